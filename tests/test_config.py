@@ -18,6 +18,7 @@ from pywan.config.attributes import (
     RegionChanges,
     SenderAttributes,
     SenderChanges,
+    order_of,
 )
 from pywan.config.classes import ClassReference, import_class, make_instance
 from pywan.config.rules import validate_attachment, validate_colocation
@@ -25,10 +26,25 @@ from pywan.config.table import table, to_plain
 from pywan.errors import ConfigurationError, GatewaySenderConfigurationError, IllegalStateError
 
 
+@pytest.mark.parametrize(
+    ("attributes", "order"),
+    [
+        ({"dispatcher_threads": 1}, "thread"),
+        ({"dispatcher_threads": 1, "order_policy": "key"}, "key"),
+        ({"dispatcher_threads": 2}, "key"),
+        ({"dispatcher_threads": 2, "order_policy": "thread"}, "thread"),
+        ({"dispatcher_threads": 1, "parallel": True}, "key"),
+    ],
+)
+def test_a_serial_queue_with_one_dispatcher_keeps_the_order_of_threads_unless_told_otherwise(attributes, order):
+    assert order_of(SenderAttributes.make("ln", remote_distributed_system_id=2, **attributes)) == order
+    assert order_of(AsyncEventQueueAttributes.make("ln", async_event_listener=print, **attributes)) == order
+
+
 def test_a_sender_has_geodes_defaults():
     sender = SenderAttributes.make("ln", remote_distributed_system_id=2)
     assert (sender.batch_size, sender.batch_time_interval, sender.maximum_queue_memory) == (100, 1000, 100)
-    assert (sender.dispatcher_threads, sender.order_policy, sender.socket_buffer_size) == (5, "key", 524288)
+    assert (sender.dispatcher_threads, order_of(sender), sender.socket_buffer_size) == (5, "key", 524288)
     assert sender.parallel is False and sender.disk_synchronous is True and sender.retry_interval_ms == 1000
 
 
@@ -50,7 +66,7 @@ def test_text_becomes_the_attributes_type():
         ({"remote_distributed_system_id": 2, "batch_time_interval": -2}, ["batch_time_interval", "-2"]),
         ({"remote_distributed_system_id": 2, "parallel": "maybe"}, ["parallel", "'maybe'", "true, false"]),
         ({"remote_distributed_system_id": 2, "batch_size": "10x"}, ["batch_size", "'10x'", "whole number"]),
-        ({"remote_distributed_system_id": 2, "order_policy": "none"}, ["order_policy", "key, thread, partition"]),
+        ({"remote_distributed_system_id": 2, "order_policy": "random"}, ["order_policy", "key, thread, partition"]),
         ({"remote_distributed_system_id": 2, "parallel": True, "order_policy": "thread"}, ["thread", "parallel"]),
         (
             {"remote_distributed_system_id": 2, "group_transaction_events": True},

@@ -114,6 +114,13 @@ _AcknowledgeOnce = Annotated[
 ]
 
 
+def order_of(queue: SenderAttributes | AsyncEventQueueAttributes) -> str:
+    """Returns the order policy that a queue has. One dispatcher can keep all events of a thread in order."""
+    if queue.order_policy is not None:
+        return queue.order_policy
+    return "thread" if queue.dispatcher_threads == 1 and not queue.parallel else "key"
+
+
 def check_queue(queue: SenderAttributes | AsyncEventQueueAttributes) -> None:
     """Raises ConfigurationError if attributes of a queue contradict each other."""
     what = queue.what
@@ -202,10 +209,11 @@ _DispatcherThreads = Annotated[
     ),
 ]
 _OrderPolicy = Annotated[
-    str,
+    str | None,
     Attribute(
         "events of the same one of these stay in order",
         words=("key", "thread", "partition"),
+        unset="thread, if it is serial with one dispatcher; otherwise key",
         more="`thread` is for a serial sender only",
     ),
 ]
@@ -285,7 +293,7 @@ class SenderAttributes(Attributes, SenderChanges):
     parallel: _Parallel = False
     manual_start: Annotated[bool, Attribute("do not start it before `start gateway-sender`")] = False
     dispatcher_threads: _DispatcherThreads = 5
-    order_policy: _OrderPolicy = "key"
+    order_policy: _OrderPolicy = None
     enable_batch_conflation: _EnableBatchConflation = False
     maximum_queue_memory: Annotated[int, _maximum_queue_memory] = 100
     overflow_directory: _OverflowDirectory = None
@@ -459,7 +467,7 @@ class AsyncEventQueueAttributes(Attributes, AsyncEventQueueChanges):
         bool, Attribute("begin paused: events are queued, and none is handed over before a resume")
     ] = False
     dispatcher_threads: _DispatcherThreads = 5
-    order_policy: _OrderPolicy = "key"
+    order_policy: _OrderPolicy = None
     enable_batch_conflation: _EnableBatchConflation = False
     maximum_queue_memory: Annotated[
         int, replace(_maximum_queue_memory, option="max-queue-memory", aliases=("maximum-queue-memory",))

@@ -7,7 +7,7 @@ import os
 
 from pywan import _core
 from pywan.base.draws import drawn_number
-from pywan.config.attributes import BUCKETS, QueueAttributes
+from pywan.config.attributes import BUCKETS, QueueAttributes, order_of
 from pywan.errors import DataLossError, GatewaySenderError
 from pywan.gateway.logs import SenderLogs
 from pywan.protocol.gateway import Known
@@ -58,8 +58,8 @@ class SenderQueue:
             memory_limit=a.maximum_queue_memory << 20,
             directory=directory,
             conflate=a.enable_batch_conflation,
-            by_thread=a.order_policy == "thread" and not a.parallel,
-            by_bucket=a.parallel or a.order_policy == "partition",
+            by_thread=order_of(a) == "thread",
+            by_bucket=a.parallel or order_of(a) == "partition",
             **logs.options("queue", partitions),
         )
         self.events.set_full_policy(a.full_policy, a.full_timeout_ms)

@@ -26,6 +26,7 @@ from pywan.config.attributes import (
     SenderChanges,
     check_callbacks_allowed,
     near_queue,
+    order_of,
     queue_words,
     rows_of,
 )
@@ -731,7 +732,7 @@ def _sender_view(sender: Any) -> dict[str, Any]:
         "id": sender.id,
         "remote_distributed_system_id": sender.attributes.remote_distributed_system_id,
         "type": "Parallel" if sender.attributes.parallel else "Serial",
-        "policy": sender.attributes.order_policy,
+        "policy": order_of(sender.attributes),
         "running": bool(sender.is_running),
         "paused": bool(sender.is_paused),
         "connected": bool(sender.is_connected),
