@@ -72,6 +72,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[pywan.Re
         region.put_all(dict.fromkeys(range(3 * BUCKETS), 0))
         assert len(other) == 3 * BUCKETS
         far.stop()
+        longest_s(CALLS["put_all"], region)  # From here on no read lease of the one that is stopped is left.
         yield region, other
         far.go_on()
 

@@ -673,7 +673,9 @@ def test_a_server_whose_data_nobody_takes_over_is_stopped_only_by_force(machine)
     finally:
         process.send_signal(other, signal.SIGCONT)
     log = (machine.directory / "s" / "s.log").read_text()
-    assert re.search(r"have not taken over in 0.2 s \(handover-time\).*: region data: \d+ entries in", log)
+    # On a slow machine the other one is given up meanwhile.
+    why = r"(have not taken over in 0.2 s \(handover-time\)|no other member can store what ends with it)"
+    assert re.search(why + r".*: region data: \d+ entries in", log)
     machine.do(f"gfsh {locator} shutdown --include-locators")
 
 
