@@ -188,7 +188,6 @@ static void what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_coun
     close_queue();
 }
 
-
 static void hear(uint64_t after, uint64_t through, int whole)
 {
     wan_queue_hear_settled(&queue, 0, &(wan_settled){.after = after, .through = through, .leads = 1}, whole);
@@ -1340,8 +1339,7 @@ const test_case queue_tests[] = {
     {"a block of holes that gave its memory back keeps its reason",
      a_block_of_holes_that_gave_its_memory_back_keeps_its_reason},
     {"it remembers the newest and says from where on", it_remembers_the_newest_and_says_from_where_on},
-    {"what another member did not send leaves at once",
-     what_another_member_did_not_send_leaves_at_once},
+    {"what another member did not send leaves at once", what_another_member_did_not_send_leaves_at_once},
     {"what nobody explains counts as acknowledged by nobody", what_nobody_explains_counts_as_acknowledged_by_nobody},
     {"holes are not waited for when no image fills them", holes_are_not_waited_for_when_no_image_fills_them},
     {"an image fills the holes before what the stream brought",
