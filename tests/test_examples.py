@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import functools
 import os
 import random
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from databases import Postgres, why_no_postgres
+from pywan.cli import grammar
 from pywan.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -77,46 +82,108 @@ def test_each_guide_has_a_block_of_code(page):
     assert blocks_of(page)
 
 
-def test_the_program_of_the_page_of_postgresql_fills_a_table(tmp_path):
+def test_the_programs_of_the_page_of_postgresql_run_in_their_order(tmp_path):
     if missing := why_no_postgres():
         pytest.skip(missing)
-    (block,) = blocks_of("docs/postgresql.md")
     program = tmp_path / "program.py"
-    program.write_text(block.values[0])
     with Postgres() as server:
-        check(
-            program,
-            [sys.executable],
-            PGHOST="127.0.0.1",
-            PGPORT=str(server.port),
-            PGUSER="pywan",
-            PGDATABASE="postgres",
-        )
+        place = {"PGHOST": "127.0.0.1", "PGPORT": str(server.port), "PGUSER": "pywan", "PGDATABASE": "shop"}
+        with contextlib.closing(server.connect()) as connection:
+            connection.autocommit = True  # A database is not made in a transaction.
+            connection.execute("CREATE DATABASE shop")
+        for block in blocks_of("docs/postgresql.md"):
+            program.write_text(block.values[0])
+            check(program, [sys.executable], **place)
 
 
-def test_what_the_page_of_troubles_quotes_is_what_pywan_says():
-    """What stands in a quotation and has a blank in it, is a line of the product, a command, or an option."""
-    page = (ROOT / "docs" / "troubleshooting.md").read_text()
-    sources = [file for kind in ("pywan/**/*.py", "pywan/_core/*/*.pyx", "csrc/*/*.h") for file in ROOT.glob(kind)]
-    said = " ".join(source.read_text() for source in sources)
-    said = re.sub(r'"\s*\n?\s*f?"', "", said)  # A text that goes on in the next line of its source.
-    said += said.replace("_", " ")  # The names of fields, as tables show them.
+@functools.cache
+def texts_of_the_source() -> list[tuple[Path, str]]:
+    return list(find_texts())
+
+
+def find_texts() -> Iterator[tuple[Path, str]]:
+    """Each text that pywan may say, as one line with `...` where a name or number comes in; no comments, and no
+    docstrings."""
+    for file in ROOT.glob("pywan/**/*.py"):
+        tree = ast.parse(file.read_text())
+        parts = {id(each) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for each in node.values}
+        parts |= {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                yield (
+                    file,
+                    "".join(
+                        getattr(each, "value", "") if isinstance(each, ast.Constant) else "..." for each in node.values
+                    ),
+                )
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+                yield file, re.sub(r"%[-.0-9]*[sdrgfx]", "...", node.value)
+    for pattern in ("pywan/_core/**/*.pyx", "pywan/_core/**/*.pxd", "csrc/*/*.[ch]"):
+        for file in ROOT.glob(pattern):
+            for texts in re.findall(r'(?:f?"(?:[^"\\\n]|\\.)*"(?: PRI\w+)?\s*)+', file.read_text()):
+                whole = "".join(re.findall(r'"((?:[^"\\\n]|\\.)*)"', texts))
+                yield file, re.sub(r"%[-.0-9]*(?:ll)?[sdrgfux]?|\{[^{}]*\}", "...", whole)
+
+
+def pattern_of(quoted: str) -> re.Pattern[str]:
+    """Finds what a page quotes, where `...` stands for any text."""
+    return re.compile(".*".join(re.escape(piece.strip()) for piece in quoted.split("...")))
+
+
+@pytest.mark.parametrize("page", ["logging", "troubleshooting"])
+def test_what_a_page_quotes_is_what_pywan_says(page):
+    """What stands in a quotation and has a blank in it is one text of the source, or a command."""
+    text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / f"{page}.md").read_text(), flags=re.MULTILINE | re.DOTALL)
+    said = [text for _, text in texts_of_the_source()]
+    said += [each.replace("_", " ") for each in said]  # The names of fields, as tables show them.
     commands = {each.name for each in COMMANDS}
-    quoted = {text for text in re.findall(r"`([^`]*)`", re.sub(r"\s+", " ", page)) if " " in text}
+    quoted = {each for each in re.findall(r"`([^`]*)`", re.sub(r"\s+", " ", text)) if " " in each}
     unknown = []
-    for text in quoted:
-        if text.startswith("pywan ") or any(text == each or text.startswith(f"{each} --") for each in commands):
+    for each in quoted:
+        if each in commands:
             continue
-        unknown += [text for piece in text.split("...") if piece.strip() and piece.strip(" :=") not in said]
-    assert len(quoted) > 30 and not unknown
+        if any(each.startswith(f"{name} --") for name in commands):
+            grammar.parse(grammar.tokenize(each.replace("...", "x")), COMMANDS)
+        elif not each.startswith("pywan --"):
+            unknown += [each] * (not any(pattern_of(each).search(text) for text in said))
+    assert len(quoted) > 20 and not unknown
+
+
+def test_the_page_of_logging_names_each_logger_and_who_writes_its_lines():
+    page = (ROOT / "docs" / "logging.md").read_text()
+    loggers: dict[str, set[Path]] = {}
+    for file in ROOT.glob("pywan/**/*.py"):
+        for each in re.findall(r'getLogger\("(pywan\.\w+)"', file.read_text()):
+            loggers.setdefault(each, set()).add(file)
+    assert set(re.findall(r"^\| `(pywan\.\w+)` \| [^|]*\|$", page, re.MULTILINE)) == loggers.keys()
+    lines = re.findall(r"^\| `(pywan\.\w+)` \| [A-Z]+ \| `([^`]*)` \|", page, re.MULTILINE)
+    for logger, line in lines:
+        assert any(file in loggers[logger] and pattern_of(line).search(text) for file, text in texts_of_the_source()), (
+            logger,
+            line,
+        )
+    assert len(lines) > 10
+
+
+def check_shown(lines: list[str], shown: str) -> list[str]:
+    """Returns what is left of `lines` behind the shown ones, which come in their order. `...` stands for any text."""
+    for line in filter(None, map(str.strip, shown.splitlines())):
+        words = (".*".join(map(re.escape, word.split("..."))) for word in line.split())
+        pattern = re.compile(r"\s+".join(words))
+        found = next((place for place, said in enumerate(lines) if pattern.fullmatch(said)), None)
+        assert found is not None, f"no line {line!r} in:\n" + "\n".join(lines)
+        lines = lines[found + 1 :]
+    return lines
 
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", ["README.md", "docs/tls.md", "docs/several-members.md"])
 def test_the_shell_lines_of_a_page_run_as_they_stand(page, tmp_path):
-    """Two sites as real processes. Only the loopback network is another one, as every run of this test has its own."""
-    blocks = re.findall(r"^```sh\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
-    lines = "\n".join(blocks)
+    """Two sites as real processes. Only the loopback network is another one, as every run of this test has its own.
+    What the page shows behind its lines is what they print; tables are shown without frames."""
+    blocks = re.findall(r"^```(sh|text)\n(.*?)^```$", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    blocks = blocks[[kind for kind, _ in blocks].index("sh") :]  # A picture before them is no output.
+    lines = "\n".join(block for kind, block in blocks if kind == "sh")
     assert "127.0.0." in lines
     lines = lines.replace("127.0.0.", f"127.{random.randrange(20, 220)}.{random.randrange(250)}.")
     shutil.copytree(ROOT / "docs" / "examples", tmp_path / "docs" / "examples")
@@ -146,4 +213,8 @@ def test_the_shell_lines_of_a_page_run_as_they_stand(page, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "sold" in done.stdout.splitlines()
     assert "Running and Connected" in done.stdout
+    said = [re.sub("[\u2500-\u257f]", " ", line).strip() for line in done.stdout.splitlines()]
+    for kind, block in blocks:
+        if kind == "text":
+            said = check_shown(said, block)
     assert sorted(tmp_path.iterdir()) == before, "it leaves files behind"
