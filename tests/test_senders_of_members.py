@@ -5,7 +5,7 @@ own tests."""
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -515,6 +515,36 @@ def test_acknowledged_events_are_told_at_each_copy_or_once(tmp_path, parallel, r
             lambda: sum(each.ask("acknowledged") for each in both.ny.living().values()) == calls,
             what=f"{calls} calls of after_acknowledgement",
         )
+
+
+def kill_amid_sending(both: Sites, parallel: bool, region: dict[str, Any], is_time: Callable[[str], bool]) -> WanMember:
+    """Both members hold 5,000 events. A member that sends them is killed when `is_time` says so. Returns the other."""
+    victim = "a" if parallel else both.wait_primary()
+    (left,) = (each for name, each in both.ny.living().items() if name != victim)
+    for each in both.ny.living().values():
+        each.sender("ln", "pause")
+    left.ask("put_many", "data", 0, 5000)
+    wait_copies(both.ny, region)  # A copy that was slow has all again.
+    eventually(lambda: set(both.sizes_of_queues().values()) == {5000}, what="all events at both members")
+    for each in both.ny.living().values():
+        each.sender("ln", "resume")
+    eventually(lambda: is_time(victim), what="events that have left")
+    both.ny.living()[victim].kill()
+    return left
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), WAYS)
+def test_a_holder_hears_of_all_that_was_acknowledged_and_of_nothing_else_though_the_primary_dies(
+    tmp_path, parallel, region
+):
+    more = {"gateway_event_filters": ["wan_site:EvenKeysLeave"], "batch_size": 10}
+    with sites(tmp_path, region, parallel=parallel, **more) as both:
+        left = kill_amid_sending(both, parallel, region, lambda victim: both.remote_size() > 500)
+        both.wait_remote(2500)
+        both.wait_empty()
+        both.balance()
+        assert left.ask("acknowledged_numbers") == list(range(0, 5000, 2))
 
 
 @pytest.mark.whole

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pywan
 from pywan.site.bucket_moves import move_bucket
@@ -101,6 +101,18 @@ class HeardAcknowledgements(pywan.GatewayEventFilter):
 
     def after_acknowledgement(self, event: Any) -> None:
         type(self).count += 1
+
+
+class EvenKeysLeave(pywan.GatewayEventFilter):
+    """Sends events of even numbers alone, and notes the numbers of those that it is told were acknowledged."""
+
+    acknowledged: ClassVar[set[int]] = set()
+
+    def before_transmit(self, event: Any) -> bool:
+        return int(event.key.split()[-1]) % 2 == 0
+
+    def after_acknowledgement(self, event: Any) -> None:
+        self.acknowledged.add(int(event.key.split()[-1]))
 
 
 class FourOfFive(pywan.GatewayEventFilter):
@@ -324,6 +336,10 @@ class WanProcess(SiteProcess):
     def asked(self) -> int:
         """Returns how often `EvenKeys` was asked in this process."""
         return EvenKeys.asked
+
+    def acknowledged_numbers(self) -> list[int]:
+        """Returns the numbers of the events that `EvenKeysLeave` was told were acknowledged, in their order."""
+        return sorted(EvenKeysLeave.acknowledged)
 
     def acknowledged(self) -> int:
         """Returns how often filters of this process were told of an acknowledgement."""
