@@ -548,6 +548,19 @@ def test_a_holder_hears_of_all_that_was_acknowledged_and_of_nothing_else_though_
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize(("parallel", "region"), WAYS)
+def test_no_holder_hears_of_parked_events_though_the_primary_dies(tmp_path, parallel, region):
+    more = {"gateway_event_filters": ["wan_site:EvenKeysLeave"], "batch_size": 10}
+    with sites(tmp_path, region, parallel=parallel, remote={**region, "name": "another"}, **more) as both:
+        left = kill_amid_sending(
+            both, parallel, region, lambda victim: both.ny.living()[victim].sender("ln", "parked_count") > 100
+        )
+        eventually(lambda: left.ask("ledger", "ln")["in_queue"] == 0, what="an empty queue")
+        both.balance()
+        assert left.ask("acknowledged_numbers") == []
+
+
+@pytest.mark.whole
 def test_the_statistics_of_a_serial_sender_are_those_of_its_primary(tmp_path):
     with sites(tmp_path, REPLICATE, batch_size=10, dispatcher_threads=1) as both:
         first = both.wait_primary()

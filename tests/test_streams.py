@@ -173,7 +173,19 @@ def test_a_failure_is_told_again_to_another_member():
     assert other.send(1, 8) == [3, 7] and remote.streams.failures == 2
     assert remote.applied == ["1", "2", "4", "5", "6", "8"]
     other.send(9, 9, settled=8)
-    assert remote.streams.failures == 0
+    # It may die before the others hear of that: then one of these sends them again.
+    assert remote.member().name().send(1, 9) == [3, 7]
+
+
+def test_failures_of_which_the_sender_has_heard_are_kept_in_a_number_that_is_bounded():
+    remote, kept = Remote(), 4096
+    remote.failing = set(numbers(1, 3 * kept))
+    line = remote.member().name()
+    for end in range(1024, 3 * kept + 1, 1024):
+        line.send(end - 1023, end, settled=end - 1024)
+        assert remote.streams.failures <= 2 * kept + 1024
+    assert remote.streams.failures >= kept
+    assert remote.member().name().send(2 * kept + 1, 3 * kept) == list(range(2 * kept + 1, 3 * kept + 1))
 
 
 def test_streams_of_several_buckets_count_on_their_own_beside_the_own_partitions():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import pywan
-from pywan.testing.waiting import LIMIT_S
+from pywan.testing.waiting import LIMIT_S, eventually
 
 _SHOWN = 3000  # Bytes of what a process wrote last, in an error.
 
@@ -182,9 +182,18 @@ class ChildProcess:
     # Its life
 
     def stop(self) -> None:
-        """Sends SIGSTOP: the process is there, and does nothing."""
+        """Sends SIGSTOP, and returns when it has come: the process is there, and does nothing."""
         os.kill(self.pid, signal.SIGSTOP)
         self._is_stopped = True
+        eventually(self._stands_still, what=f"the stop of process {self.pid}")
+
+    def _stands_still(self) -> bool:
+        """Whether all threads have stopped. A thread that runs on another core goes on for a moment."""
+        try:
+            stats = [stat.read_text() for stat in Path(f"/proc/{self.pid}/task").glob("*/stat")]
+        except OSError:  # A thread has ended.
+            return False
+        return {stat.rpartition(")")[2].split()[0] for stat in stats} <= {"T", "t", "X", "Z"}
 
     def go_on(self) -> None:
         """Sends SIGCONT."""

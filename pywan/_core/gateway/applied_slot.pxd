@@ -7,6 +7,7 @@ cdef enum:
     # Failed events that are remembered until the sender has heard of them: per partition or stream ...
     FAILURES_KEPT = 100000
     FAILURES_KEPT_ALL = 4000000     # ... and over all sources, which is 64 MB.
+    FAILURES_KEPT_HEARD = 4096      # Of a stream, at least, beside those of which the sender has not heard.
 
 cdef struct applied_slot:
     # Held while a run of this partition or stream is applied: several connections that have some of it take turns.
@@ -18,7 +19,7 @@ cdef struct applied_slot:
     # may not know of, and this member does not know what became of them. It is above `last` if a section was not
     # applied to its end.
     uint64_t passed_over
-    wan_failure *failures       # Failures of sequences above `settled`, ascending.
+    wan_failure *failures       # Failures of sequences above `settled`, and of a stream some before, ascending.
     uint32_t failure_count, failure_capacity
 
 cdef inline uint32_t first_failure(const applied_slot *slot, uint64_t sequence) noexcept nogil:
@@ -33,5 +34,5 @@ cdef inline uint32_t first_failure(const applied_slot *slot, uint64_t sequence) 
     return low
 
 cdef int remember_failure(applied_slot *slot, const wan_failure *failure) noexcept nogil
-cdef void forget_failures(applied_slot *slot, uint64_t settled) noexcept nogil
+cdef void forget_failures(applied_slot *slot, uint64_t settled, bint is_stream) noexcept nogil
 cdef void forget_applied(applied_slot *slot) noexcept nogil

@@ -25,8 +25,12 @@ cdef int remember_failure(applied_slot *slot, const wan_failure *failure) noexce
     return 1
 
 
-cdef void forget_failures(applied_slot *slot, uint64_t settled) noexcept nogil:
+cdef void forget_failures(applied_slot *slot, uint64_t settled, bint is_stream) noexcept nogil:
+    """Forgets failures of which the sender has heard. If that member of its site dies before the others hear of them,
+    another one sends these events again. So of a stream the newest are kept, while there is room."""
     cdef uint32_t n = first_failure(slot, settled + 1)
+    if is_stream and n and wan_read(&failures_kept) < FAILURES_KEPT_ALL // 2:
+        n = n - FAILURES_KEPT_HEARD if n >= 2 * FAILURES_KEPT_HEARD else 0
     if n:
         memmove(slot.failures, slot.failures + n, (slot.failure_count - n) * sizeof(wan_failure))
         slot.failure_count -= n

@@ -251,7 +251,7 @@ cdef class ReceiverApply(ReceiverRounds):
             # memory. A partition that we never heard of starts behind them. A sender has all that is not settled, so
             # anything between would be lost without a word.
             wan_set(&slot.last, section.settled)
-        forget_failures(slot, durable)
+        forget_failures(slot, durable, partition.run != NULL)
         expected = min(expected, max(slot.last, max(handled[0], handled[1])) + 1)
         if section.first > expected:
             rewind.partition, rewind.reserved, rewind.expected = section.partition, 0, expected
