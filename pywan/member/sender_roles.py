@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from pywan.base.addresses import Address
 from pywan.base.names import MAX_NAME_CHARACTERS
-from pywan.config.attributes import QueueAttributes, RegionAttributes, SenderAttributes, order_of
+from pywan.config.attributes import QueueAttributes, RegionAttributes, SenderAttributes
 from pywan.config.values import to_int
 from pywan.coordination.tables import (
     ROLE_PREFIX,
@@ -67,7 +67,9 @@ def is_shared_sender(made: QueueAttributes) -> bool:
 
 def words_of(made: SenderAttributes) -> str:
     """Returns what all members say alike of the sender, as `name=value` parts."""
-    alike = {name: getattr(made, name) for name in _ALIKE if hasattr(made, name)} | {"order_policy": order_of(made)}
+    alike = {name: getattr(made, name) for name in _ALIKE if hasattr(made, name)}
+    # Members may have different numbers of dispatchers. What one dispatcher keeps by itself is more than the default.
+    alike["order_policy"] = made.order_policy or "key"
     parts = [f"{name.replace('_', '-')}={_shown(value)}" for name, value in alike.items()]
     filters = [f"{name.replace('_', '-')}={_shown(getattr(made, name))}" for name in _FILTERS]
     words = "; ".join((*parts, *filters))
