@@ -132,7 +132,7 @@ def pattern_of(quoted: str) -> re.Pattern[str]:
 
 @pytest.mark.parametrize("page", ["logging", "troubleshooting"])
 def test_what_a_page_quotes_is_what_pywan_says(page):
-    """What stands in a quotation and has a blank in it is one text of the source, or a command."""
+    """A quotation with a blank in it is one text of the source, or a command."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / f"{page}.md").read_text(), flags=re.MULTILINE | re.DOTALL)
     said = [text for _, text in texts_of_the_source()]
     said += [each.replace("_", " ") for each in said]  # The names of fields, as tables show them.

@@ -222,8 +222,8 @@ class Agent:
     ) -> Handover:
         """As `hand_over`; then it leaves the site, and the agent has stopped. Ends of regions are told first.
 
-        `on_handed_over` is called before the goodbye. When the goodbye is answered, the tables name this member no
-        more, and what it lost is not here any more.
+        `on_handed_over` is called before the goodbye: after it the tables do not name this member any more, and its
+        buckets that end with it are empty.
         """
         session = self._session
         with self._changed:

@@ -188,7 +188,7 @@ class ChildProcess:
         eventually(self._stands_still, what=f"the stop of process {self.pid}")
 
     def _stands_still(self) -> bool:
-        """Whether all threads have stopped. A thread that runs on another core goes on for a moment."""
+        """Returns whether all threads have stopped. A thread that runs on another core goes on for a moment."""
         try:
             stats = [stat.read_text() for stat in Path(f"/proc/{self.pid}/task").glob("*/stat")]
         except OSError:  # A thread has ended.

@@ -7,7 +7,7 @@ cdef enum:
     # Failed events that are remembered until the sender has heard of them: per partition or stream ...
     FAILURES_KEPT = 100000
     FAILURES_KEPT_ALL = 4000000     # ... and over all sources, which is 64 MB.
-    FAILURES_KEPT_HEARD = 4096      # Of a stream, at least, beside those of which the sender has not heard.
+    FAILURES_KEPT_HEARD = 4096      # A stream keeps so many at least of which the sender has heard.
 
 cdef struct applied_slot:
     # Held while a run of this partition or stream is applied: several connections that have some of it take turns.
