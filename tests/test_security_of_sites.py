@@ -14,28 +14,35 @@ import pytest
 import pywan
 from made_certificates import Authority, options
 from pywan import _core
+from pywan.base.addresses import Address
+from pywan.config.cluster import ClusterConfiguration
 from pywan.errors import AuthenticationError, GatewaySenderConfigurationError, NotAuthorizedError, ProtocolError
 from pywan.protocol import gateway
 from pywan.security import guard as guards
+from pywan.security.guard import Guard
+from pywan.security.identity import Identity
 from pywan.security.passwords import hash_of
 from pywan.security.users import User, Users, read_users, write_users
 from pywan.testing.waiting import eventually
 from pywan.transport import data
+from pywan.transport.control import ControlServer, call_once
+from pywan.transport.links import Links
 
 SENDER = {"batch_time_interval": 10, "retry_interval_ms": 100}
 
 
 @pytest.fixture(scope="module")
 def hashes():
-    return {name: hash_of(name) for name in ("member", "ny", "ln")}
+    return {name: hash_of(name) for name in ("member", "ny", "ln", "visitor")}
 
 
 @pytest.fixture
 def file(tmp_path, hashes):
     """Users of both sites, whose passwords are their names."""
     users = Users.first()
-    for name, role in (("member", "member"), ("ny", "gateway"), ("ln", "reader")):
-        users = users.with_user(name, User((role,), hashes[name]))
+    roles = {"member": ("member",), "ny": ("gateway",), "ln": ("reader",), "visitor": ("site", "gateway")}
+    for name, has in roles.items():
+        users = users.with_user(name, User(has, hashes[name]))
     write_users(tmp_path / "users.json", users)
     return tmp_path / "users.json"
 
@@ -49,6 +56,20 @@ def password_file(file, password):
 def set_password(file, name, password):
     users = read_users(file)
     write_users(file, users.with_user(name, User(users.users[name].roles, hash_of(password))))
+
+
+class TakesAll:
+    """A security manager that keeps what it is shown."""
+
+    def __init__(self, shown):
+        self._shown = shown
+
+    def authenticate(self, credentials):
+        self._shown.append(credentials)
+        return credentials.user
+
+    def authorize(self, principal, permission):
+        return True
 
 
 class Site:
@@ -73,10 +94,11 @@ class Site:
 def one_way(file, *, ny=None, ln=None, ssl=(None, None), **sender):
     """The site ny sends to ln. `ny`, `ln`: more options of security."""
     own = {"username": "member", "password": "member", "allow_plaintext": True}
+    visits = {"gateway_username": "visitor", "gateway_password": "visitor"}
     asks = {"manager": "users-file", "users_file": file}
     with contextlib.ExitStack() as stack:
         there = Site(stack, "ln", 2, {**asks, **own, **(ln or {})}, ssl=ssl[1])
-        here = Site(stack, "ny", 1, {**own, **(ny or {})}, str(there.locator.address), ssl=ssl[0])
+        here = Site(stack, "ny", 1, {**own, **visits, **(ny or {})}, str(there.locator.address), ssl=ssl[0])
         there.region = there.cache.create_region("data", type="PARTITION")
         there.receiver = there.cache.create_gateway_receiver(start_port=0, end_port=0)
         here.sender = here.cache.create_gateway_sender("ln", remote_distributed_system_id=2, **{**SENDER, **sender})
@@ -118,7 +140,7 @@ def test_wrong_credentials_keep_the_queue(file, tmp_path):
 
 def test_a_user_who_may_not_write_is_refused(file):
     """The locators let readers ask. The receiver needs more."""
-    with one_way(file, ny={"username": "ln", "password": "ln"}) as (here, there):
+    with one_way(file, ny={"gateway_username": "ln", "gateway_password": "ln"}) as (here, there):
         here.region["k"] = 1
         eventually(lambda: "ln lacks the permission DATA:WRITE" in trouble(here), timeout=20)
         assert not len(there.region)
@@ -157,7 +179,8 @@ def test_a_stranger_is_not_told_what_is_wrong_with_its_hello(file):
             hello(there.receiver, user="ny", password="ny", remote_site=7)
         welcome = hello(there.receiver, user="ny", password="ny")
         assert (welcome.user, welcome.password) == (None, None)
-        assert hello(there.receiver, user="ny", password="ny", asks=True).user == "member"
+        welcome = hello(there.receiver, user="ny", password="ny", asks=True)
+        assert (welcome.user, welcome.password) == (None, None)  # Its member's own password is for its own site.
         assert not there.receiver.connected_senders or "server_ny" in str(there.receiver.connected_senders)
 
 
@@ -207,7 +230,7 @@ def test_right_wrong_right_loses_nothing(file, tmp_path, monkeypatch):
 
 def test_other_credentials_by_alter(file, tmp_path):
     """C-146."""
-    with one_way(file, ny={"username": "member", "password": "member"}) as (here, there):
+    with one_way(file) as (here, there):
         here.region["k"] = 1
         eventually(lambda: there.region.get("k") == 1)
         here.sender.alter(security_username="ny", security_password_file=password_file(tmp_path / "ny", "wrong"))
@@ -234,7 +257,13 @@ def test_a_sender_whose_user_is_removed_is_out(file, tmp_path):
 def test_a_password_goes_over_no_plain_connection(file, tmp_path):
     with one_way(
         file,
-        ny={"username": None, "password": None, "allow_plaintext": False},
+        ny={
+            "username": None,
+            "password": None,
+            "gateway_username": None,
+            "gateway_password": None,
+            "allow_plaintext": False,
+        },
         ln={"manager": None, "users_file": None},
         security_username="ny",
         security_password_file=password_file(tmp_path / "ny", "ny"),
@@ -277,7 +306,7 @@ def test_certificates_are_users(file, encrypted):
         users = users.without(name).with_user(name, User(("member",), None))
     write_users(file, users)
     of_ny = Path(shutil.copy(file, file.with_name("of_ny.json")))
-    none = {"username": None, "password": None, "manager": "certificates-file", "users_file": file}
+    none = {"username": None, "password": None, "gateway_username": None, "gateway_password": None, "manager": "certificates-file", "users_file": file}
     ny = {**none, "users_file": of_ny}
     with one_way(file, ny=ny, ln=none, ssl=encrypted, authenticate_receiver=True) as (here, there):
         here.region["k"] = 1
@@ -294,7 +323,7 @@ def test_passwords_over_encrypted_connections(file, encrypted, tmp_path):
     with one_way(
         file,
         ny=asks,
-        ln={"allow_plaintext": False},
+        ln={"allow_plaintext": False, "gateway_username": "ln", "gateway_password": "ln"},
         ssl=encrypted,
         authenticate_receiver=True,
         security_username="ny",
@@ -305,6 +334,55 @@ def test_passwords_over_encrypted_connections(file, encrypted, tmp_path):
         # Certificates that no user has are no failed tries.
         assert there.cache.status()["security"]["failed_tries"] == 0
         assert there.locator.status()["security"]["failed_tries"] == 0
+
+
+def test_a_receiver_shows_what_is_good_at_other_sites_only(file):
+    with one_way(file, ln={"gateway_username": "ln", "gateway_password": "ln"}) as (_, there):
+        welcome = hello(there.receiver, user="ny", password="ny", asks=True)
+        assert (welcome.user, welcome.password) == ("ln", "ln")
+
+
+def test_a_receiver_without_a_user_for_other_sites_is_refused_by_a_sender_that_asks(file):
+    with one_way(file, ny={"manager": "users-file", "users_file": file}, authenticate_receiver=True) as (here, there):
+        here.region["k"] = 1
+        eventually(lambda: "gateway-username" in trouble(here), timeout=20)
+        assert not len(there.region)
+
+
+def test_who_may_only_look_is_shown_no_password_and_changes_no_configuration(file):
+    """A user of another site names an address of its own, and answers there as a locator of the site that asks."""
+    entries = ClusterConfiguration()
+    entries.put("region", "planted", {}, "id")
+    with contextlib.ExitStack() as stack:
+        security = {"manager": "users-file", "users_file": file, "username": "member", "password": "member"}
+        here = Site(stack, "ny", 1, {**security, "allow_plaintext": True})
+        asked = []
+
+        def answer(request, peer):
+            asked.append(request)
+            return {
+                "from": {"name": "loc_ny_2", "host": "127.0.0.1", "port": server.port, "distributed_system_id": 1},
+                "uid": "u",
+                "sites": [],
+                "digest": "",
+                "digest_in_site": "",
+                "extra": entries.entries(),
+            }
+
+        # It asks nobody who they are, so what it is shown comes to the guard that takes all.
+        server = ControlServer("127.0.0.1", 0, answer, name="other", guard=Guard(TakesAll(shown := [])))
+        stack.callback(server.stop)
+        server.start()
+        me = {"name": "other", "host": "127.0.0.1", "port": server.port, "distributed_system_id": 2}
+        looks = Links(identity=Identity("visitor", "visitor", allow_plaintext=True)).locator
+        fields = {"role": "remote", "uid": "v", "digest": "", "digest_in_site": "", "extra": None}
+        call_once(here.locator.address, "locator-join", way=looks, **{"from": me}, **fields)
+        peers = lambda: {each["address"]: each for each in here.locator.status()["peers"]}  # noqa: E731
+        address = str(Address("127.0.0.1", server.port))
+        eventually(lambda: peers()[address]["failures"] > 0)
+        assert shown == [] and not any(each.get("extra") for each in asked)
+        assert here.locator.cluster_configuration() == []
+        assert list(here.locator.known_sites()) == [1] and len(here.locator.known_sites()[1]) == 1
 
 
 def test_a_receiver_that_asks_nobody_tells_nobody_who_it_is(file):

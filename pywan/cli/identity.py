@@ -13,8 +13,8 @@ from pywan.config.security_attributes import SecurityAttributes
 from pywan.config.table import Row, table
 from pywan.errors import ConfigurationError
 
-_FILES = frozenset(("users_file", "password_file"))
-_PASSWORD = "security-password"  # noqa: S105  It is the name of an option.
+_FILES = frozenset(("users_file", "password_file", "gateway_password_file"))
+_PASSWORDS = ("security-password", "gateway-password")  # Options that no command line has.
 
 
 def _variable(row: Row) -> str:
@@ -26,12 +26,13 @@ def _options(rows: Iterable[Row]) -> tuple[Option, ...]:
     return tuple(
         Option(row.option, row.help(), flag=row.is_flag, variable=_variable(row))
         for row in rows
-        if row.option != _PASSWORD
+        if row.option not in _PASSWORDS
     )
 
 
 _ROWS = table(SecurityAttributes)
-_OWN = tuple(row for row in _ROWS if row.name not in ("manager", "users_file"))  # Who the process is.
+# Who a process is that is no member and no locator.
+_OWN = tuple(row for row in _ROWS if row.name in ("username", "password", "password_file", "allow_plaintext"))
 SECURITY_OPTIONS = _options(_ROWS)
 IDENTITY_OPTIONS = _options(_OWN)
 SECURITY_PROPERTIES = tuple(row.option for row in _ROWS)
@@ -39,12 +40,13 @@ SECURITY_PROPERTIES = tuple(row.option for row in _ROWS)
 
 def check_no_password(names: Iterable[str]) -> None:
     """Raises ConfigurationError if the command line sets the password as a property (`--J`)."""
-    if _PASSWORD in names:
-        raise ConfigurationError(
-            f"--J: {_PASSWORD} on a command line can be seen by all users of the machine; give it in a file"
-            f" (security-password-file), in {_PASSWORD.upper().replace('-', '_')} of the environment with PYWAN_ in"
-            " front, or in a properties file"
-        )
+    for each in _PASSWORDS:
+        if each in names:
+            raise ConfigurationError(
+                f"--J: {each} on a command line can be seen by all users of the machine; give it in a file"
+                f" ({each}-file), in {each.upper().replace('-', '_')} of the environment with PYWAN_ in front, or in a"
+                " properties file"
+            )
 
 
 def security_in(values: Mapping[str, Any], properties: Mapping[str, str] = {}) -> dict[str, Any] | None:
@@ -70,12 +72,13 @@ def _found(rows: Iterable[Row], values: Mapping[str, Any], properties: Mapping[s
     found = {}
     for row in rows:
         value = values.get(row.option.replace("-", "_")) or properties.get(row.option)
-        if not value and row.option == _PASSWORD and "password_file" not in found:
+        if not value and row.option in _PASSWORDS:
             value = os.environ.get(_variable(row))
         if value:
             found[row.name] = str(given_path(value).absolute()) if row.name in _FILES else value
-    if "password_file" in found and not (values.get("security_password") or properties.get(_PASSWORD)):
-        found.pop("password", None)  # A file that is named counts more than the environment.
+    for option, name in zip(_PASSWORDS, ("password", "gateway_password"), strict=True):
+        if name + "_file" in found and not (values.get(option.replace("-", "_")) or properties.get(option)):
+            found.pop(name, None)  # A file that is named counts more than the environment.
     return found or None
 
 

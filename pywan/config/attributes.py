@@ -177,7 +177,7 @@ class SenderChanges:
         str | None,
         Attribute(
             "the user that the sender is to receivers",
-            unset="that of its member",
+            unset="the `gateway-username` of its member",
             more="`alter` takes it away again with an empty text",
         ),
     ] = None
@@ -193,7 +193,7 @@ class SenderChanges:
         bool,
         Attribute(
             "send only to a receiver that shows who it is",
-            more="The receiver shows its member's `security-username`, and the sender's member needs a"
+            more="The receiver shows its member's `gateway-username` or certificate, and the sender's member needs a"
             " `security-manager` that lets that user do DATA:READ",
         ),
     ] = False

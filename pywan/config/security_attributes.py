@@ -61,9 +61,9 @@ class SecurityAttributes(Attributes):
     username: Annotated[
         str | None,
         Attribute(
-            "the user that this process is to others",
+            "the user that this process is to members and locators of its own site",
             option="security-username",
-            more="For members also to other sites, if a sender has no `security-username` of its own",
+            more="Other sites never see it: `gateway-username` is for them",
         ),
     ] = None
     password: Annotated[
@@ -81,6 +81,34 @@ class SecurityAttributes(Attributes):
             "the file with that password in its first line",
             read=to_file,
             option="security-password-file",
+            more="Nobody else can read or write it (0600). It is read for each connection",
+        ),
+    ] = None
+    gateway_username: Annotated[
+        str | None,
+        Attribute(
+            "the user that this process is to other sites",
+            option="gateway-username",
+            unset="other sites see its certificate only",
+            more="For their locators, for their receivers if a sender has no `security-username` of its own, and for"
+            " their senders with `authenticate-receiver`",
+        ),
+    ] = None
+    gateway_password: Annotated[
+        str | None,
+        Attribute(
+            "the password of that user",
+            read=to_password,
+            option="gateway-password",
+            more="Not on a command line, where all users of the machine see it: in the environment or a property",
+        ),
+    ] = field(default=None, repr=False)
+    gateway_password_file: Annotated[
+        str | None,
+        Attribute(
+            "the file with that password in its first line",
+            read=to_file,
+            option="gateway-password-file",
             more="Nobody else can read or write it (0600). It is read for each connection",
         ),
     ] = None
@@ -104,13 +132,27 @@ class SecurityAttributes(Attributes):
                 f"security-users-file has no effect without security-manager={USERS_FILE} or {CERTIFICATES_FILE}; name"
                 " one of them, too, or leave it out"
             )
-        has_password = self.password is not None or self.password_file is not None
-        if self.username is not None and not has_password:
-            raise ConfigurationError("security-username needs security-password-file or security-password")
-        if has_password and self.username is None:
-            raise ConfigurationError("security-password and security-password-file need security-username")
-        if self.password is not None and self.password_file is not None:
-            raise ConfigurationError("security-password and security-password-file are both given; leave one out")
+        _check_user("security", self.username, self.password, self.password_file)
+        _check_user("gateway", self.gateway_username, self.gateway_password, self.gateway_password_file)
+        if self.gateway_username is not None and (
+            (self.password is not None and self.password == self.gateway_password)
+            or (self.password_file is not None and self.password_file == self.gateway_password_file)
+        ):
+            raise ConfigurationError(
+                "gateway-username has the same password as security-username: what other sites are shown must be of no"
+                " use in the own one; take another password for it"
+            )
+
+
+def _check_user(prefix: str, user: str | None, password: str | None, file: str | None) -> None:
+    """ConfigurationError: a user without a password, a password without a user, or two passwords."""
+    has_password = password is not None or file is not None
+    if user is not None and not has_password:
+        raise ConfigurationError(f"{prefix}-username needs {prefix}-password-file or {prefix}-password")
+    if has_password and user is None:
+        raise ConfigurationError(f"{prefix}-password and {prefix}-password-file need {prefix}-username")
+    if password is not None and file is not None:
+        raise ConfigurationError(f"{prefix}-password and {prefix}-password-file are both given; leave one out")
 
 
 def security_of(given: Mapping[str, Any] | None) -> SecurityAttributes:

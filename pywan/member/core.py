@@ -47,7 +47,7 @@ from pywan.member.stores import DiskStores
 from pywan.member.tombstones import Tombstones
 from pywan.region.callback_lock import check_no_callback
 from pywan.region.region import Region
-from pywan.security.configured import guard_of, identity_of
+from pywan.security.configured import gateway_identity_of, guard_of, identity_of
 from pywan.security.operations import needed_at_member
 from pywan.site.membership import Membership, new_profile
 from pywan.stats import volatile_text
@@ -90,7 +90,12 @@ class MemberCore:
         security: Mapping[str, Any] | None,
     ) -> None:
         given = security_of(security)
-        self.links = Links(ssl, listener=f"cache {name!r}", identity=identity_of(given))
+        self.links = Links(
+            ssl,
+            listener=f"cache {name!r}",
+            identity=identity_of(given),
+            gateway_identity=gateway_identity_of(given),
+        )
         self.guard = guard_of(given, f"member {name}")
         self.state = MemberState(name, self.links, self.guard)
         self.name = name
@@ -225,7 +230,10 @@ class MemberCore:
                 self.host,
             )
         membership = self.state.membership = Membership(
-            locators, new_profile(self.name, self.host, self.port), way=self.links.locator
+            locators,
+            new_profile(self.name, self.host, self.port),
+            way=self.links.locator,
+            remote_way=self.links.remote_locator,
         )
         server.start()
         membership.join(self._join_timeout)

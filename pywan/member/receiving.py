@@ -40,7 +40,7 @@ class Receiving:
                 member_id=state.membership.member_id,
                 gate=Gate(state.links, RECEIVER_PORT),
                 guard=state.guard,
-                identity=state.links.identity,
+                identity=state.links.gateway_identity,
                 bind_address=self._bind_address,
                 memory=self._applied,
                 floors=floors,

@@ -5,6 +5,9 @@ to ask there. Such a candidate is told to nobody, and is forgotten if it never a
 answers to its own requests. If a request shows that the asker knows something else, the locator asks back. So every
 locator ends with the same set, whatever the order of start, and an invented address stays with the locators that it was
 told to. A locator that knows the same costs one ping with a digest. Time comes in as `now_ms`, and never goes back.
+
+Where those who ask have to show who they are, an answer is believed no further than the same request would be: only an
+address that the configuration or a locator of the own site has named can be one of the own site.
 """
 
 from __future__ import annotations
@@ -85,10 +88,15 @@ class LocatorProfile(NamedTuple):
 
 
 class Contact(NamedTuple):
-    """An action for the caller: send `request` to `address`, then call `heard` or `failed`."""
+    """An action for the caller: send `request` to `address`, then call `heard` or `failed`.
+
+    is_own: Whether the address was named as one of the own site, by somebody who may. No other one is shown what is of
+        use in the own site.
+    """
 
     address: Address
     request: dict[str, Any]
+    is_own: bool
 
 
 @dataclass
@@ -97,6 +105,7 @@ class _Target:
 
     address: Address
     role: str
+    is_own: bool  # See `Contact`.
     due_ms: int = 0
     in_flight: bool = False
     attempted: bool = False
@@ -125,7 +134,8 @@ class LocatorState:
 
     `me` is our own profile, and `uid` a random name for this run. `extra` and `extra_digest` are what the locators of
     one site share besides addresses. The result of `extra()` travels with each exchange inside the site. What comes in
-    goes to `merge_extra`, which returns whether it changed anything.
+    goes to `merge_extra`, which returns whether it changed anything. `asks_who`: whether those who ask have to show who
+    they are. The caller then passes to `on_join` only those that may say what they say.
     """
 
     me: LocatorProfile
@@ -136,15 +146,16 @@ class LocatorState:
     extra: Callable[[], Any] = lambda: None
     extra_digest: Callable[[], str] = lambda: ""
     merge_extra: Callable[[Any], bool] = lambda value: False
+    asks_who: bool = False
 
     def __post_init__(self) -> None:
         self._known: dict[Address, LocatorProfile] = {self.me.address: self.me}
         self._targets: dict[Address, _Target] = {}
         for address in self.locators:
             if address != self.me.address:
-                self._targets[address] = _Target(address, LOCAL)
+                self._targets[address] = _Target(address, LOCAL, is_own=True)
         for address in self.remote_locators:
-            self._targets.setdefault(address, _Target(address, REMOTE))
+            self._targets.setdefault(address, _Target(address, REMOTE, is_own=False))
 
     # --- what it knows ---
 
@@ -218,7 +229,7 @@ class LocatorState:
                         continue
                     places -= 1
                 target.in_flight, target.news, target.asked_ms = True, False, now_ms
-                contacts.append(Contact(target.address, self._request_for(target)))
+                contacts.append(Contact(target.address, self._request_for(target), target.is_own))
         return contacts
 
     def next_due_ms(self) -> int | None:
@@ -252,7 +263,7 @@ class LocatorState:
             "uid": self.uid,
             "from": self.me.to_map(),
             **self._digests(),
-            "extra": self.extra() if target.role != REMOTE else None,
+            "extra": self.extra() if target.is_own else None,
         }
 
     def _digests(self) -> dict[str, str]:
@@ -288,15 +299,17 @@ class LocatorState:
             return {"self": True, "from": self.me.to_map(), "uid": self.uid}
         peer = LocatorProfile.from_map(request.get("from"))
         self._check_role(request.get("role"), self.me, peer)
-        if peer.distributed_system_id == self.me.distributed_system_id:
+        is_own = peer.distributed_system_id == self.me.distributed_system_id
+        if is_own:
             self._merge_extra(request, now_ms)
         target = next(
             (t for t in self._targets.values() if t.profile is not None and t.profile.address == peer.address),
             self._targets.get(peer.address),
         )
         if target is None:
-            self._add_candidates([peer.address], now_ms)
+            self._add_candidates([(peer.address, is_own)], now_ms)
         else:
+            target.is_own = target.is_own or (is_own and target.role == LEARNED)
             digests = self._both_digests(request, peer.distributed_system_id)
             if (
                 target.failures
@@ -385,13 +398,22 @@ class LocatorState:
             return
         peer = LocatorProfile.from_map(reply.get("from"))
         self._check_role(target.role, peer, self.me)
+        says_own = peer.distributed_system_id == self.me.distributed_system_id
+        if says_own and not target.is_own and self.asks_who:
+            raise ProtocolError(
+                f"what answers at {target.address} says that it is locator {peer.name} of this site, which no locator"
+                " of this site has said"
+            )
         announced = self._profiles_in(reply)
         self._believe(target, peer, now_ms)
         uid = reply.get("uid")
         target.joined, target.peer_uid, target.joined_ms = True, uid if isinstance(uid, str) else "", now_ms
         target.due_ms = now_ms + self.timings.ping_ms
-        self._add_candidates([profile.address for profile in announced], now_ms)
-        if peer.distributed_system_id == self.me.distributed_system_id:
+        target.is_own = says_own
+        own_site = self.me.distributed_system_id
+        told = [(each.address, says_own and each.distributed_system_id == own_site) for each in announced]
+        self._add_candidates(told, now_ms)
+        if says_own:
             self._merge_extra(reply, now_ms)
         target.digests = self._both_digests(reply, peer.distributed_system_id)
 
@@ -471,13 +493,20 @@ class LocatorState:
 
     # --- candidates: addresses that others told ---
 
-    def _add_candidates(self, addresses: Iterable[Address], now_ms: int) -> None:
-        """Adds addresses that others told.
+    def _add_candidates(self, told: Iterable[tuple[Address, bool]], now_ms: int) -> None:
+        """Adds addresses that others told, each with whether it was named as one of the own site by one of its
+        locators.
 
         If all places are taken, candidates that failed are dropped, those with the most failures first. If there are
         none, the new ones are left out. They will be told again.
         """
-        fresh = {address for address in addresses if address not in self._targets and address not in self._known}
+        fresh = {}
+        for address, is_own in told:
+            target = self._targets.get(address)
+            if target is not None:
+                target.is_own = target.is_own or (is_own and target.is_candidate)
+            elif address not in self._known:
+                fresh[address] = is_own or fresh.get(address, False)
         candidates = [t for t in self._targets.values() if t.is_candidate] if fresh else []
         failed = sorted((t for t in candidates if t.failures and not t.in_flight), key=lambda t: t.failures)
         room = MAX_CANDIDATES - len(candidates)
@@ -489,7 +518,7 @@ class LocatorState:
             else:
                 return
             self._targets[address] = _Target(
-                address, LEARNED, due_ms=now_ms + self.timings.change_delay_ms, since_ms=now_ms
+                address, LEARNED, fresh[address], due_ms=now_ms + self.timings.change_delay_ms, since_ms=now_ms
             )
 
     def _forget_candidates(self, now_ms: int) -> None:

@@ -23,6 +23,16 @@ def identity_of(given: SecurityAttributes) -> Identity:
     return Identity(given.username, given.password, given.password_file, allow_plaintext=given.allow_plaintext)
 
 
+def gateway_identity_of(given: SecurityAttributes) -> Identity:
+    """Returns what the process shows of itself to other sites."""
+    return Identity(
+        given.gateway_username,
+        given.gateway_password,
+        given.gateway_password_file,
+        allow_plaintext=given.allow_plaintext,
+    )
+
+
 def _manager_of(given: SecurityAttributes) -> Any:
     if given.manager is None:
         return None
@@ -35,4 +45,4 @@ def _manager_of(given: SecurityAttributes) -> Any:
     return make_instance(given.manager, "security-manager", METHODS)
 
 
-__all__ = ["guard_of", "identity_of"]
+__all__ = ["gateway_identity_of", "guard_of", "identity_of"]

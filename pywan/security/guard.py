@@ -31,12 +31,13 @@ RIGHT_MAX, PROVEN_MAX, DECISIONS_MAX = 1024, 4096, 8192
 USER_CHARACTERS_MAX = 255
 # All that a stranger hears. It is the same whether the user is unknown, the password wrong, or the try too early.
 REFUSED = (
-    "refused: these credentials are not accepted here; check security-username and the first line of"
-    " security-password-file, or the certificate (the log of the process that refused says why)"
+    "refused: these credentials are not accepted here; check security-username (to another site: gateway-username) and"
+    " the first line of the file with the password, or the certificate (the log of the process that refused says why)"
 )
 NEEDED = (
     "refused: authentication is needed, and no credentials were shown; give security-username and"
-    " security-password-file, or a certificate that is known there"
+    " security-password-file (to another site: gateway-username and gateway-password-file), or a certificate that is"
+    " known there"
 )
 
 _turns = threading.BoundedSemaphore(AT_ONCE)

@@ -52,7 +52,7 @@ from pywan.protocol.discovery import (
     Timings,
 )
 from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, ReceiverWish, check_profile
-from pywan.security.configured import guard_of, identity_of
+from pywan.security.configured import gateway_identity_of, guard_of, identity_of
 from pywan.security.operations import needed_at_locator
 from pywan.site.coordination_host import CoordinationHost
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
@@ -178,7 +178,12 @@ class Locator(Described):
         self._file = self._folder / CONFIGURATION_FILE if self._folder is not None else None
         self._timings = timings
         secured = security_of(security)
-        self._links = Links(ssl, listener=f"locator {name}", identity=identity_of(secured))
+        self._links = Links(
+            ssl,
+            listener=f"locator {name}",
+            identity=identity_of(secured),
+            gateway_identity=gateway_identity_of(secured),
+        )
         self._guard = guard_of(secured, f"locator {name}")
         # `_lock` guards the table, and everything below that changes.
         self._members = MemberTable(
@@ -281,6 +286,7 @@ class Locator(Described):
             extra=self._configuration.entries,
             extra_digest=self._configuration.digest,
             merge_extra=self._merge_configuration,
+            asks_who=not self._guard.is_open,
         )
 
     def _begin(self) -> PywanError | None:
@@ -673,7 +679,8 @@ class Locator(Described):
 
     def _contact(self, contact: Contact) -> None:
         """Makes one exchange with another locator."""
-        client = ControlClient(contact.address, CONTACT_TIMEOUT_S, what="locator", way=self._links.locator)
+        way = self._links.locator if contact.is_own else self._links.remote_locator
+        client = ControlClient(contact.address, CONTACT_TIMEOUT_S, what="locator", way=way)
         with self._lock:
             if not self._running:
                 return

@@ -82,6 +82,7 @@ class Membership:
         on_reconnect: Callable[[Address], None] | None = None,
         heartbeat_s: float = HEARTBEAT_S,
         way: Way = PLAIN.locator,
+        remote_way: Way = PLAIN.remote_locator,
     ) -> None:
         self._configured = parse_locators(locators)
         if not self._configured:
@@ -89,7 +90,7 @@ class Membership:
                 f"member {profile.get('name')}: no locators are given; set locators, for example 127.0.0.1[10334]"
             )
         self._on_reconnect = on_reconnect
-        self._way = way  # Connects to locators.
+        self._way, self._remote_way = way, remote_way  # What connects to locators of the own site, and of others.
         self._heartbeat_s = heartbeat_s
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
@@ -261,7 +262,7 @@ class Membership:
             return list(known)
         deadline = time.monotonic() + timeout
         for address, until in _with_deadlines(self._own_locators(), deadline):
-            reply = self._ask(address, until, "remote-locators", distributed_system_id=distributed_system_id)
+            reply = self._ask(self._way, address, until, "remote-locators", distributed_system_id=distributed_system_id)
             if reply is None:
                 continue
             try:
@@ -346,7 +347,7 @@ class Membership:
             self._avoid = {address: until for address, until in self._avoid.items() if until > now}
             addresses.sort(key=lambda address: self._avoid.get(address, 0.0))
         for address, until in _with_deadlines(addresses, deadline):
-            reply = self._ask(address, until, op, self._silent, **fields)
+            reply = self._ask(self._remote_way, address, until, op, self._silent, **fields)
             if reply is not None:
                 yield reply
                 continue
@@ -364,7 +365,7 @@ class Membership:
         deadline = time.monotonic() + timeout
         addresses = self._own_locators()
         for address, until in _with_deadlines(addresses, deadline):
-            reply = self._ask(address, until, "servers")
+            reply = self._ask(self._way, address, until, "servers")
             if reply is not None:
                 return check_servers(reply)
         raise NoLocatorError(f"member {self.name}: no locator answers at {', '.join(map(str, addresses))}")
@@ -376,14 +377,20 @@ class Membership:
             return [link.address for link in links] or list(self._configured)
 
     def _ask(
-        self, address: Address, deadline: float, op: str, silent: dict[Address, str] | None = None, **fields: Any
+        self,
+        way: Way,
+        address: Address,
+        deadline: float,
+        op: str,
+        silent: dict[Address, str] | None = None,
+        **fields: Any,
     ) -> dict[str, Any] | None:
         """Returns a locator's reply. None: there is no time left, or it does not answer; `silent` says why, then."""
         left = deadline - time.monotonic()
         if left <= 0:
             return None
         try:
-            reply = call_once(address, op, timeout=left, way=self._way, **fields)
+            reply = call_once(address, op, timeout=left, way=way, **fields)
             if silent:
                 with self._lock:
                     silent.pop(address, None)

@@ -56,7 +56,8 @@ class Links:
     Args:
         given: The options. None: nothing is encrypted.
         listener: Who listens by it, for errors. "": nobody does.
-        identity: What the process shows of itself to others.
+        identity: What the process shows of itself to members and locators of its own site.
+        gateway_identity: What it shows to other sites. They never see the other one.
 
     Raises:
         ConfigurationError: An option or a file cannot be used.
@@ -68,8 +69,9 @@ class Links:
         *,
         listener: str = "",
         identity: Identity = NOBODY,
+        gateway_identity: Identity = NOBODY,
     ) -> None:
-        self.identity = identity
+        self.identity, self.gateway_identity = identity, gateway_identity
         self.attributes = given if isinstance(given, SslAttributes) else ssl_of(given)
         self._components = frozenset(self.attributes.enabled_components)
         if listener:
@@ -87,28 +89,33 @@ class Links:
     # Who speaks TLS
 
     def way(self, component: str) -> Way:
-        """Returns what connects to that component of other processes."""
-        return Way(self, component)
+        """Returns what connects to that component of other processes of the own site."""
+        return Way(self, component, self.identity)
 
     @property
     def cluster(self) -> Way:
         """What connects to members of the own site."""
-        return Way(self, CLUSTER)
+        return self.way(CLUSTER)
 
     @property
     def locator(self) -> Way:
-        """What connects to locators."""
-        return Way(self, LOCATOR)
+        """What connects to locators of the own site."""
+        return self.way(LOCATOR)
+
+    @property
+    def remote_locator(self) -> Way:
+        """What connects to locators that are, or may be, of another site."""
+        return Way(self, LOCATOR, self.gateway_identity)
 
     @property
     def gateway(self) -> Way:
-        """What connects to receivers."""
-        return Way(self, GATEWAY)
+        """What connects to receivers of other sites."""
+        return Way(self, GATEWAY, self.gateway_identity)
 
     @property
     def server(self) -> Way:
         """What connects to members as a client."""
-        return Way(self, SERVER)
+        return self.way(SERVER)
 
     def is_encrypted(self, component: str) -> bool:
         """Returns whether connections to that component speak TLS."""
@@ -197,22 +204,23 @@ class Links:
 
 
 class Way:
-    """Connects to one component of other processes."""
+    """Connects to one component of other processes.
 
-    def __init__(self, links: Links, component: str) -> None:
-        self._links, self.component = links, component
+    Args:
+        links: Of the process.
+        component: What speaks TLS, or does not.
+        identity: What the process shows of itself there.
+    """
+
+    def __init__(self, links: Links, component: str, identity: Identity) -> None:
+        self._links, self.component, self.identity = links, component, identity
 
     def shown_over(self, sock: Link, to: str, identity: Identity | None = None) -> Credentials | None:
-        """Returns what a connection to `to` is to carry of `identity` (None: that of the process). None: nothing.
+        """Returns what a connection to `to` is to carry of `identity` (None: that of this way). None: nothing.
 
         AuthenticationError: it must not carry it, or there is no password.
         """
-        return (identity or self._links.identity).shown_over(sock.tls is not None, to)
-
-    @property
-    def identity(self) -> Identity:
-        """What the process shows of itself."""
-        return self._links.identity
+        return (identity or self.identity).shown_over(sock.tls is not None, to)
 
     def connect(
         self,
