@@ -14,11 +14,14 @@ import pywan
 from pywan import _core, errors
 from pywan.base import lines
 from pywan.base.addresses import resolve
+from pywan.errors import ProtocolError
+from pywan.protocol import control as wire
 from pywan.protocol.discovery import Timings
 from pywan.protocol.gateway import Known, SenderHello, Welcome, encode, encode_known
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport import data, openings
 from pywan.transport.control import ControlClient, ControlServer
+from pywan.transport.request_memory import MEMORY
 from test_bad_input import answer, hello
 
 FLOOD = 1100
@@ -331,7 +334,7 @@ def test_a_mistake_of_ours_that_others_can_cause_is_no_flood_of_tracebacks(monke
 
 
 def test_requests_that_are_not_whole_have_a_limit_together(monkeypatch):
-    monkeypatch.setattr("pywan.transport.control.MAX_UNFINISHED_BYTES", 1 << 20)
+    monkeypatch.setattr(MEMORY.arriving, "most", 1 << 20)
     with ControlServer("127.0.0.1", 0, ask, name="test") as server:
         begun = [socket.create_connection(("127.0.0.1", server.port), LIMIT_S) for _ in range(4)]
         head = b"PWC1" + (16 << 20).to_bytes(4, "little") + bytes(8)
@@ -344,6 +347,65 @@ def test_requests_that_are_not_whole_have_a_limit_together(monkeypatch):
             assert client.call("ping")["ok"]
         for sock in begun:
             sock.close()
+
+
+def test_answers_that_nobody_takes_have_a_limit_together(monkeypatch):
+    monkeypatch.setattr(MEMORY.answers, "most", 20 << 20)
+    answer = {"bytes": bytes(8 << 20)}
+    with ControlServer("127.0.0.1", 0, lambda request, peer: answer, name="test") as server:
+        idle = []
+        for _ in range(8):
+            sock = socket.socket()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            sock.settimeout(LIMIT_S)
+            sock.connect(("127.0.0.1", server.port))
+            sock.sendall(wire.encode(1, {"op": "x"}))
+            idle.append(sock)
+        with ControlClient(("127.0.0.1", server.port), LIMIT_S) as client:
+
+            def is_refused():
+                try:
+                    client.call("x")
+                except ProtocolError as error:
+                    return "answers that nobody has taken yet take" in str(error)
+                return False
+
+            eventually(is_refused)
+            for sock in idle:
+                sock.close()
+            eventually(lambda: not is_refused())
+            assert client.call("x")["bytes"] == answer["bytes"]
+
+
+def test_requests_that_are_worked_on_wait_for_each_other(monkeypatch):
+    """Empty maps take a hundred times their bytes once they are unpacked."""
+    monkeypatch.setattr(MEMORY.unpacked, "most", 30 << 20)
+    inside, go_on, most, count = threading.Lock(), threading.Event(), [0, 0], 200_000
+
+    def handle(request, peer):
+        with inside:
+            most[1] += 1
+            most[0] = max(most)
+        go_on.wait(LIMIT_S)
+        with inside:
+            most[1] -= 1
+        return {"values": len(request["values"])}
+
+    with ControlServer("127.0.0.1", 0, handle, name="test") as server:
+        answers = []
+
+        def call():
+            with ControlClient(("127.0.0.1", server.port), LIMIT_S) as client:
+                answers.append(client.call("x", values=[{}] * count)["values"])
+
+        threads = [threading.Thread(target=call) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: most[1] == 1)
+        go_on.set()
+        for thread in threads:
+            thread.join(LIMIT_S)
+    assert answers == [count] * 4 and most[0] == 1
 
 
 def test_a_sender_that_takes_no_place_is_told_why(network):

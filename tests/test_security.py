@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 
@@ -210,6 +211,25 @@ def test_permissions_are_of_a_region_and_a_key(site, people):
             ask(cache, op, "n", **fields)
 
 
+def test_a_right_for_one_key_removes_one_key(site, people):
+    """The check and the handler agree on what a request touches, whichever fields it has."""
+    _, cache = site
+    region = cache.region("data")
+    region.put_all({n: n for n in range(100)})
+    users = read_users(people.file)
+    roles = {**users.roles, "narrow": (Permission.of("DATA:WRITE:data:k", "x"),)}
+    write_users(people.file, Users({**users.users, "n": User(("narrow",), hash_of("n"))}, roles))
+    eventually(lambda: _works(lambda: ask(cache, "put", "n", region="data", key="k", value=2)))
+    for all_ in (True, "true", "TRUE ", 1, "yes", [True]):
+        with pytest.raises(NotAuthorizedError, match="n lacks the permission DATA:WRITE:data,"):
+            ask(cache, "remove", "n", region="data", key="k", all=all_)
+    with pytest.raises(ConfigurationError, match="key 'k' and --all are both given"):
+        ask(cache, "remove", "admin", region="data", key="k", all=True)
+    assert len(region) == 101
+    assert ask(cache, "remove", "n", region="data", key="k", all=False)["count"] == 1
+    assert ask(cache, "remove", "admin", region="data", all=True)["count"] == 100 and not len(region)
+
+
 def _works(call):
     try:
         call()
@@ -364,8 +384,6 @@ def test_the_line_of_the_log_tells_what_the_other_end_does_not_hear(site, caplog
 
 def test_two_are_looked_at_at_once():
     """A manager that hangs holds two places. The third one is refused when its time is over."""
-    import threading
-
     inside, go_on = threading.Semaphore(0), threading.Event()
 
     class Slow:
@@ -391,6 +409,38 @@ def test_two_are_looked_at_at_once():
     for thread in threads:
         thread.join(10)
     assert guard.authenticate(guards.Credentials("u2", "p"), "a", "a:1", 0.1) == "u2"
+
+
+def test_who_has_shown_right_credentials_has_places_of_its_own():
+    inside, go_on, clock = threading.Semaphore(0), threading.Event(), [0.0]
+
+    class Slow:
+        def authenticate(self, credentials):
+            if credentials.user != "member":
+                inside.release()
+                assert go_on.wait(20)
+            return credentials.user
+
+        def authorize(self, principal, permission):
+            return True
+
+    guard = guards.Guard(Slow(), clock=lambda: clock[0])
+    member = guards.Credentials("member", "p")
+    assert guard.authenticate(member, "a", "a:1") == "member"
+    threads = [
+        threading.Thread(target=guard.authenticate, args=(guards.Credentials(f"u{n}", "p"), "b", "b:1", 20))
+        for n in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    assert inside.acquire(timeout=10) and inside.acquire(timeout=10)
+    clock[0] += guards.RIGHT_S + 1  # It is looked at again, and strangers hold all places for strangers.
+    assert guard.authenticate(member, "a", "a:1", 0.1) == "member"
+    with pytest.raises(AuthenticationError, match=r"^refused: these credentials"):
+        guard.authenticate(guards.Credentials("u2", "p"), "c", "c:1", 0.1)
+    go_on.set()
+    for thread in threads:
+        thread.join(10)
 
 
 def test_tries_take_no_memory_of_each_thread():
@@ -543,13 +593,27 @@ def test_a_manager_of_ones_own(tmp_path):
 # Rows of clients
 
 
-def rows(locator, user, region="data"):
+def rows(locator, user, region="data", run_id=None):
     security = {"username": user, "password": user, "allow_plaintext": True}
     with DataConnection.open(
-        str(locator.address), region=region, run_id=uuid.uuid4().bytes, task=0, security=security
+        str(locator.address), region=region, run_id=run_id or uuid.uuid4().bytes, task=0, security=security
     ) as connection:
         connection.put_pairs([("row", 1)])
         return connection.commit()["applied"]
+
+
+def test_a_task_is_that_of_its_user_and_its_region(site):
+    """A run whose id somebody else knows is not taken for one that was applied already."""
+    locator, cache = site
+    cache.create_region("orders")
+    run_id = b"nightly run of 1"
+    assert [rows(locator, user, region, run_id) for user in ("writer", "admin") for region in ("data", "orders")] == [
+        1,
+        1,
+        1,
+        1,
+    ]
+    assert rows(locator, "writer", "orders", run_id) == 0  # The same one again.
 
 
 def test_rows_of_a_client(site):

@@ -17,7 +17,7 @@ from pywan import _core
 from pywan.base.addresses import Address
 from pywan.config.cluster import ClusterConfiguration
 from pywan.errors import AuthenticationError, GatewaySenderConfigurationError, NotAuthorizedError, ProtocolError
-from pywan.protocol import gateway
+from pywan.protocol import control, gateway
 from pywan.security import guard as guards
 from pywan.security.guard import Guard
 from pywan.security.identity import Identity
@@ -383,6 +383,27 @@ def test_who_may_only_look_is_shown_no_password_and_changes_no_configuration(fil
         assert shown == [] and not any(each.get("extra") for each in asked)
         assert here.locator.cluster_configuration() == []
         assert list(here.locator.known_sites()) == [1] and len(here.locator.known_sites()[1]) == 1
+
+
+def test_a_certificate_is_looked_at_before_a_long_request_is_taken(file, encrypted):
+    """Only the head of the request is sent: nothing waits for the rest."""
+    security = {"manager": "users-file", "users_file": file, "username": "member", "password": "member"}
+    head = control.HEADER.pack(control.MAGIC, 1 << 20, 0, 1)
+    with contextlib.ExitStack() as stack:
+        here = Site(stack, "ny", 1, security, ssl=encrypted[0])
+        of_ln = Links(encrypted[1]).locator
+        with of_ln.connect(here.locator.address, 5) as sock:
+            sock.sendall(head)
+            assert b"these credentials are not accepted" in sock.recv(1000)
+        write_users(file, read_users(file).without("ln").with_user("ln", User(("reader",), None)))
+
+        def takes_a_long_one():
+            try:
+                return call_once(here.locator.address, "ping", way=of_ln, more="x" * 100_000)["ok"]
+            except pywan.PywanError:
+                return False
+
+        eventually(takes_a_long_one, timeout=20)
 
 
 def test_a_receiver_that_asks_nobody_tells_nobody_who_it_is(file):

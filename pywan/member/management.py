@@ -58,6 +58,7 @@ from pywan.member.answers import (
 )
 from pywan.member.handover import LostCopies, lost_copies_text, still_needed_text
 from pywan.member.queue_commands import QueueCommands
+from pywan.security.operations import means_all
 from pywan.transport.control import Reply
 
 if TYPE_CHECKING:
@@ -386,7 +387,12 @@ class ManagementService(QueueCommands):
 
     def on_remove(self, region: str, key: Any = None, all: Any = False) -> Answer:
         target = self._region(region)
-        if values.to_bool(all, "all"):
+        values.to_bool(all, "all")  # It is refused by name what is neither yes nor no.
+        if means_all({"all": all}):
+            if key is not None:
+                raise ConfigurationError(
+                    f"remove: key {quoted(key)} and --all are both given; --all removes all entries: leave one out"
+                )
             return {"done": True, "count": target.remove_all(list(target))}
         try:
             target.destroy(key)

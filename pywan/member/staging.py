@@ -8,7 +8,7 @@ import math
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from pywan import _core
@@ -42,7 +42,7 @@ SILENCE_MS = 86_400_000
 MAX_CLIENTS = 896  # The port has places for more connections: the rest is for control requests.
 STAGED_ROWS_BYTES_MAX = 16 << 30  # The limit for the rows of all tasks at a member, in memory and overflow files.
 STAGED_ROWS_MEMORY_MAX = 256 << 20  # The part of them that may be in memory.
-TASKS_REMEMBERED = 200_000  # The limit of (run, task) pairs. The oldest are forgotten first.
+TASKS_REMEMBERED = 200_000  # The limit of tasks of runs. The oldest are forgotten first.
 PROGRESS_S = 1.0  # The shortest time between two messages that tell a client how far its task is.
 # Rows of a task that was applied in part are kept for so long, for the next attempt.
 KEPT_S = 3_600.0
@@ -100,7 +100,8 @@ class RowStages:
         self._find_region = find_region
         self._lock = threading.Lock()
         self._stage_left = threading.Condition(self._lock)  # Notified when a connection is done with its stage.
-        self._tasks: OrderedDict[tuple[bytes, int], _Task] = OrderedDict()
+        # By who sends them, region, run and task: nobody's rows are taken for those of another one, or of another region.
+        self._tasks: OrderedDict[tuple[Hashable, str, bytes, int], _Task] = OrderedDict()
         self._open: set[Any] = set()
         self._stopping = threading.Event()
         self._budget = _core.StageBudget(STAGED_ROWS_BYTES_MAX, STAGED_ROWS_MEMORY_MAX)
@@ -121,7 +122,7 @@ class RowStages:
         then. `now`: as time.monotonic() has it."""
         with self._lock:
             late = [each for each in self._tasks.items() if each[1].kept_until <= now]
-        for (_, number), task in late:
+        for (_, _, _, number), task in late:
             if task.lock.acquire(blocking=False):
                 try:
                     if task.stage is not None and task.kept_until <= now:
@@ -205,17 +206,17 @@ class RowStages:
                 connection.warning("client %s: rows of task %d refused: %s", connection.place, hello.task, outcome)
                 return  # The stage told the client why.
             sock.settimeout(REPLY_TIMEOUT_S)
-            committed = self._commit(hello, region, stage, _Progress(sock, stage))
+            committed = self._commit(principal, hello, region, stage, _Progress(sock, stage))
             sock.sendall(gateway.encode(committed, _core.FRAME_COMMITTED))
         finally:
             with self._stage_left:
                 self._open.discard(stage)
                 self._stage_left.notify_all()
 
-    def _task(self, hello: gateway.ClientHello) -> _Task:
-        """Returns the entry of a (run, task). It may forget the oldest entry."""
+    def _task(self, principal: Hashable | None, region: str, hello: gateway.ClientHello) -> _Task:
+        """Returns the entry of a (run, task) of somebody, for a region. It may forget the oldest entry."""
         with self._lock:
-            key = hello.run_id, hello.task
+            key = principal, region, hello.run_id, hello.task
             task = self._tasks.get(key)
             if task is None:
                 task = self._tasks[key] = _Task()
@@ -228,9 +229,11 @@ class RowStages:
                     del self._tasks[oldest]
             return task
 
-    def _commit(self, hello: gateway.ClientHello, region: Any, stage: Any, progress: _Progress) -> gateway.Committed:
+    def _commit(
+        self, principal: Hashable | None, hello: gateway.ClientHello, region: Any, stage: Any, progress: _Progress
+    ) -> gateway.Committed:
         """Applies the rows of a task, unless another attempt has done so."""
-        task = self._task(hello)
+        task = self._task(principal, region.name, hello)
         while not task.lock.acquire(timeout=PROGRESS_S):
             other = task.stage
             if other is not None:

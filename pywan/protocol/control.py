@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgpack
@@ -68,9 +69,23 @@ class Decoder:
     """Takes bytes as they arrive, and returns whole messages. After a ProtocolError the stream is useless, and must be
     closed."""
 
-    def __init__(self, max_payload_bytes: int = MAX_PAYLOAD_BYTES) -> None:
+    def __init__(
+        self,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        *,
+        on_long: Callable[[int], None] | None = None,
+        on_values: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Makes a decoder for one connection.
+
+        Args:
+            max_payload_bytes: The limit for a message. It may be set between two messages.
+            on_long: Called with the request's number before a longer message is refused. It may set the limit.
+            on_values: Called with bytes and number of values of a message before it is unpacked.
+        """
         self._buffer = bytearray()
-        self.max_payload_bytes = max_payload_bytes  # It may be set between two messages.
+        self.max_payload_bytes = max_payload_bytes
+        self._on_long, self._on_values = on_long, on_values
 
     @property
     def buffered(self) -> int:
@@ -79,31 +94,40 @@ class Decoder:
 
     def feed(self, data: bytes) -> list[Message]:
         """Returns the messages that `data` completes, in order."""
-        self._buffer += data
+        self.add(data)
         messages: list[Message] = []
-        while True:
-            # A wrong magic is reported at its first bytes: another protocol may never send sixteen.
-            if bytes(self._buffer[:4]) != MAGIC[: len(self._buffer)]:
-                raise ProtocolError(f"not a control message: {describe(bytes(self._buffer[:64]))}")
-            if len(self._buffer) < HEADER.size:
-                return messages
-            _, length, checksum, request_id = HEADER.unpack_from(self._buffer)
-            if length > self.max_payload_bytes:
-                raise ProtocolError(
-                    f"control message of {length} bytes announced; the limit is {self.max_payload_bytes}"
-                )
-            end = HEADER.size + length
-            if len(self._buffer) < end:
-                return messages
-            payload = bytes(self._buffer[HEADER.size : end])
-            del self._buffer[:end]
-            actual = crc32c(payload)
-            if actual != checksum:
-                raise ProtocolError(
-                    f"control message {request_id} of {length} bytes is damaged: checksum {checksum:#010x}, computed"
-                    f" {actual:#010x}"
-                )
-            messages.append(Message(request_id, _decode_payload(payload)))
+        while (message := self.next()) is not None:
+            messages.append(message)
+        return messages
+
+    def add(self, data: bytes) -> None:
+        """Takes bytes. `next` returns the messages that they complete."""
+        self._buffer += data
+
+    def next(self) -> Message | None:
+        """Returns the next message. None: it is not whole yet."""
+        # A wrong magic is reported at its first bytes: another protocol may never send sixteen.
+        if bytes(self._buffer[:4]) != MAGIC[: len(self._buffer)]:
+            raise ProtocolError(f"not a control message: {describe(bytes(self._buffer[:64]))}")
+        if len(self._buffer) < HEADER.size:
+            return None
+        _, length, checksum, request_id = HEADER.unpack_from(self._buffer)
+        if length > self.max_payload_bytes and self._on_long is not None:
+            self._on_long(request_id)
+        if length > self.max_payload_bytes:
+            raise ProtocolError(f"control message of {length} bytes announced; the limit is {self.max_payload_bytes}")
+        end = HEADER.size + length
+        if len(self._buffer) < end:
+            return None
+        payload = bytes(self._buffer[HEADER.size : end])
+        del self._buffer[:end]
+        actual = crc32c(payload)
+        if actual != checksum:
+            raise ProtocolError(
+                f"control message {request_id} of {length} bytes is damaged: checksum {checksum:#010x}, computed"
+                f" {actual:#010x}"
+            )
+        return Message(request_id, _decode_payload(payload, self._on_values))
 
 
 _REFUSED = {
@@ -114,12 +138,14 @@ _REFUSED = {
 }
 
 
-def _decode_payload(payload: bytes) -> dict[str, Any]:
+def _decode_payload(payload: bytes, on_values: Callable[[int, int], None] | None) -> dict[str, Any]:
     """Returns the map of a message. ProtocolError if it is over a limit, or is no map of plain values."""
     # This comes before any object is made: 16 MiB of empty lists would become a gigabyte of objects.
-    _, refused = measure_message(payload, MAX_VALUES, MAX_DEPTH)
+    values, refused = measure_message(payload, MAX_VALUES, MAX_DEPTH)
     if refused is not None:
         raise ProtocolError(f"control message {_REFUSED[refused]}")
+    if on_values is not None:
+        on_values(len(payload), values)
     try:
         body = msgpack.unpackb(payload, raw=False, strict_map_key=True, ext_hook=_refuse_extension)
     except ProtocolError:

@@ -21,7 +21,9 @@ from pywan.security.tries import Tries
 
 log = logging.getLogger("pywan.security")
 
-AT_ONCE = 2  # So many tries of a process are looked at together: each costs 16 MiB and a processor.
+# So many tries of a process are looked at together: each costs 16 MiB and a processor. Those who have shown right
+# credentials before have as many places of their own, so that strangers do not keep them out.
+AT_ONCE = 2
 TURN_S = 5.0  # The limit for the wait for one of these places.
 RIGHT_S = 10.0  # Credentials that were right are not looked at again for so long.
 PROVEN_S = 3600.0  # Who has shown right credentials is not slowed for so long by others who have not.
@@ -40,13 +42,13 @@ NEEDED = (
     " known there"
 )
 
-_turns = threading.BoundedSemaphore(AT_ONCE)
+_turns, _proven_turns = threading.BoundedSemaphore(AT_ONCE), threading.BoundedSemaphore(AT_ONCE)
 
 
 def _begin_anew() -> None:
     """A forked child has none of the threads that hold places."""
-    global _turns
-    _turns = threading.BoundedSemaphore(AT_ONCE)
+    global _turns, _proven_turns
+    _turns, _proven_turns = threading.BoundedSemaphore(AT_ONCE), threading.BoundedSemaphore(AT_ONCE)
 
 
 os.register_at_fork(after_in_child=_begin_anew)
@@ -137,7 +139,7 @@ class Guard:
             is_proven = self._proven.get(key, 0.0) > now
         if not is_proven:
             self._check_turn(address, place, user)
-        turns = _turns
+        turns = _proven_turns if is_proven else _turns
         if not turns.acquire(timeout=max(0.0, min(limit_s, TURN_S))):
             self._refuse(place, user, f"{AT_ONCE} others were being looked at, and it was not its turn in time")
         try:

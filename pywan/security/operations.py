@@ -6,7 +6,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from pywan.config.values import to_bool
+from pywan.errors import ConfigurationError
 from pywan.security.permissions import ANY, CLUSTER, DATA, MANAGE, READ, WRITE, Permission
+
+
+def means_all(request: Mapping[str, Any]) -> bool:
+    """Whether a request is of all keys of its region. The check and the handler both ask here. What is neither yes nor
+    no needs all keys, and is refused later by name."""
+    try:
+        return to_bool(request.get("all", False), "all")
+    except ConfigurationError:
+        return True
 
 
 class Needs(NamedTuple):
@@ -19,7 +30,7 @@ class Needs(NamedTuple):
 
     def of(self, request: Mapping[str, Any]) -> Permission:
         """Returns what this request needs. A field that is no name needs all, and is refused later by name."""
-        region, key = request.get(self.region), request.get(self.key)
+        region, key = request.get(self.region), None if means_all(request) else request.get(self.key)
         return Permission(
             self.resource,
             self.operation,

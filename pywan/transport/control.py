@@ -29,6 +29,7 @@ from pywan.transport import sockets
 from pywan.transport.link import Link
 from pywan.transport.links import OPEN_GATE, PLAIN, Gate, Way
 from pywan.transport.openings import MAX_CONNECTIONS, OPENING_TIMEOUT_S, STOP_TIMEOUT_S, Acceptor, Connection
+from pywan.transport.request_memory import MEMORY, RequestCounts
 from pywan.transport.tls_words import in_words
 
 log = logging.getLogger("pywan.control")
@@ -36,9 +37,7 @@ log = logging.getLogger("pywan.control")
 FRAME_TIMEOUT_S = 30.0  # A frame that has begun is whole within this time. A reply is taken within it.
 IDLE_TIMEOUT_S = 600.0  # A control connection without a request for so long is closed.
 RECEIVE_BYTES = 1 << 16
-FREE_BYTES = 1 << 16  # So many bytes of an unfinished request do not count to MAX_UNFINISHED_BYTES.
 STRANGER_BYTES = 1 << 16  # The limit for a request of somebody who has not shown who it is.
-MAX_UNFINISHED_BYTES = 256 << 20  # The limit for all unfinished requests of a port together.
 
 Handler = Callable[
     [dict[str, Any], tuple[Any, ...]],
@@ -98,8 +97,6 @@ class ControlServer:
         self._other_protocols = dict(other_protocols or {})
         self._frame_timeout = frame_timeout
         self._idle_timeout = idle_timeout
-        self._lock = threading.Lock()
-        self._unfinished_bytes = 0  # `_lock` guards it.
         listener = sockets.listen(host, port, what=name)
         self.host, self.port = listener.getsockname()[:2]
         self._acceptor = Acceptor(
@@ -160,8 +157,24 @@ class ControlServer:
         """Serves a control connection until its end."""
         sock = connection.sock
         caller = Caller(self._guard, connection.address, connection.place, sock.other_name)
-        is_stranger = not (caller.is_known or caller.has_certificate)
-        decoder = wire.Decoder(STRANGER_BYTES if is_stranger else wire.MAX_PAYLOAD_BYTES)
+        counts = RequestCounts(MEMORY, self._frame_timeout)
+        frame_deadline = time.monotonic() + self._frame_timeout
+
+        def show_certificate(request_id: int) -> None:
+            """So long a message is no user and password: it is asked who speaks before more of it is taken."""
+            if not caller.is_known and caller.has_certificate:
+                try:
+                    caller.show_certificate()
+                except AuthenticationError as error:
+                    self._reply(sock, request_id, wire.error_reply(error))
+                    raise
+                decoder.max_payload_bytes = wire.MAX_PAYLOAD_BYTES
+
+        decoder = wire.Decoder(
+            wire.MAX_PAYLOAD_BYTES if caller.is_known else STRANGER_BYTES,
+            on_long=show_certificate,
+            on_values=counts.unpacks,
+        )
         if first != wire.MAGIC:
             # With a few more bytes the error can say better what this is. Only bytes that are there already are taken.
             sock.settimeout(0.05)
@@ -169,17 +182,16 @@ class ControlServer:
                 first += sock.recv(60)
         data = first
         is_open = False
-        counted = 0  # The bytes of this connection that are counted in _unfinished_bytes.
-        frame_deadline = time.monotonic() + self._frame_timeout
         try:
             while True:
-                for message in decoder.feed(data):
-                    if not self._handle(connection, caller, message, is_open):
+                decoder.add(data)
+                while (message := decoder.next()) is not None:
+                    if not self._handle(connection, caller, message, is_open, counts):
                         return
                     is_open = True
                     decoder.max_payload_bytes = wire.MAX_PAYLOAD_BYTES
                     frame_deadline = 0.0
-                counted = self._count_unfinished(counted, max(0, decoder.buffered - FREE_BYTES))
+                counts.arrives(decoder.buffered)
                 if is_open:
                     connection.waits()
                 if decoder.buffered:
@@ -205,22 +217,12 @@ class ControlServer:
                         raise ProtocolError(f"it ended inside a message, {decoder.buffered} bytes into it")
                     return
         finally:
-            self._count_unfinished(counted, 0)
+            counts.end()
             self._ended(connection.peer)
 
-    def _count_unfinished(self, before: int, now: int) -> int:
-        """Counts the memory of unfinished requests. There is a limit for all connections together."""
-        if now != before:
-            with self._lock:
-                if now > before and self._unfinished_bytes + now - before > MAX_UNFINISHED_BYTES:
-                    raise ProtocolError(
-                        f"requests that are not whole yet take {self._unfinished_bytes} bytes, at most"
-                        f" {MAX_UNFINISHED_BYTES} are possible; ask again later"
-                    )
-                self._unfinished_bytes += now - before
-        return now
-
-    def _handle(self, connection: Connection, caller: Caller, message: wire.Message, is_open: bool) -> bool:
+    def _handle(
+        self, connection: Connection, caller: Caller, message: wire.Message, is_open: bool, counts: RequestCounts
+    ) -> bool:
         """Answers a request. Returns whether the connection goes on.
 
         The opening of a control connection ends with its first whole request. A stranger's does not end: it gets no
@@ -232,12 +234,13 @@ class ControlServer:
         try:
             connection.works() if is_open else connection.opened()
         except ConnectivityError as error:
-            self._reply(connection.sock, wire.encode(message.request_id, wire.error_reply(error)))
+            self._reply(connection.sock, message.request_id, wire.error_reply(error))
             raise
         if is_about_itself:
-            self._reply(connection.sock, wire.encode(message.request_id, {"ok": True}))
+            self._reply(connection.sock, message.request_id, {"ok": True})
+            counts.is_done()
         else:
-            self._answer(connection, caller, message)
+            self._answer(connection, caller, message, counts)
         return True
 
     def _authenticate(self, connection: Connection, caller: Caller, message: wire.Message) -> bool:
@@ -253,11 +256,11 @@ class ControlServer:
                 connection.warning("%s: refused %s: it does not say who it is", self.name, connection.place)
                 raise AuthenticationError(NEEDED)
         except AuthenticationError as error:
-            self._reply(connection.sock, wire.encode(message.request_id, wire.error_reply(error)))
+            self._reply(connection.sock, message.request_id, wire.error_reply(error))
             return False
         return True
 
-    def _answer(self, connection: Connection, caller: Caller, message: wire.Message) -> None:
+    def _answer(self, connection: Connection, caller: Caller, message: wire.Message, counts: RequestCounts) -> None:
         """Carries out a request, and sends the reply."""
         sock, peer, request = connection.sock, connection.peer, message.body
         after = None
@@ -289,15 +292,25 @@ class ControlServer:
         except Exception as error:
             connection.exception("%s: request %.80r from %s failed", self.name, request.get("op"), connection.place)
             frame = wire.encode(message.request_id, wire.error_reply(error))
+        request.clear()  # While the reply waits to be taken, the request takes no memory.
+        counts.is_done()
         try:
-            self._reply(sock, frame)
+            self._send(sock, message.request_id, frame)
         finally:
             if after is not None:
                 after()
 
-    def _reply(self, sock: socket.socket, frame: bytes) -> None:
+    def _reply(self, sock: socket.socket, request_id: int, reply: dict[str, Any]) -> None:
+        self._send(sock, request_id, wire.encode(request_id, reply))
+
+    def _send(self, sock: socket.socket, request_id: int, frame: bytes) -> None:
+        """Sends a reply. It is an error instead, if too many others wait to be taken."""
         sock.settimeout(self._frame_timeout)
-        sock.sendall(frame)
+        try:
+            with MEMORY.answers.holding(len(frame)):
+                sock.sendall(frame)
+        except ProtocolError as error:
+            sock.sendall(wire.encode(request_id, wire.error_reply(error)))
 
     def _stream(
         self, sock: socket.socket, request_id: int, progress: Generator[dict[str, Any], None, Mapping[str, Any] | None]
@@ -310,8 +323,7 @@ class ControlServer:
                 except StopIteration as done:
                     reply: Mapping[str, Any] | None = done.value
                     return reply
-                sock.settimeout(self._frame_timeout)
-                sock.sendall(wire.encode(request_id, {**item, "ok": True, "more": True}))
+                self._reply(sock, request_id, {**item, "ok": True, "more": True})
         finally:
             progress.close()
 
