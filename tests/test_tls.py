@@ -86,16 +86,23 @@ def _text(name):
     return change
 
 
+def _revoked(folder, *authorities):
+    """Returns the name of a file with a list of each authority, which revokes nothing."""
+    file = folder / "revoked.pem"
+    file.write_bytes(b"".join(each.revoked() for each in authorities))
+    return str(file)
+
+
 def _with(**given):
     return lambda folder, authority, good: {**good, **given}
 
 
 REFUSED = {
     "a file that is not there": (_with(certificate="/nowhere/a.pem"), r"ssl-certificate /nowhere/a\.pem.*No such file"),
-    "a key that is not there": (_with(key="/nowhere/a.key"), r"ssl-key /nowhere/a\.key: it cannot be read"),
+    "a key that is not there": (_with(key="/nowhere/a.key"), r"ssl-key /nowhere/a\.key cannot be read"),
     "a folder": (
         _with(trusted_certificates="/tmp"),
-        r"ssl-trusted-certificates /tmp: it cannot be read: Is a directory",
+        r"ssl-trusted-certificates /tmp is not a regular file",
     ),
     "no PEM": (_text("trusted_certificates"), "it has to hold certificates of authorities in PEM"),
     "no list": (_text("revoked_certificates"), "it has to hold lists of revoked certificates"),
@@ -140,10 +147,45 @@ def test_names_may_be_those_of_commands(good):
     assert Links(named).attributes == Links(good).attributes
 
 
-def test_a_key_that_others_may_read_is_told(good, caplog):
-    os.chmod(good["key"], 0o640)
-    Links(good)
-    assert "others than its owner may read the key" in caplog.text
+@pytest.mark.parametrize(
+    "name, mode, words",
+    [
+        ("key", 0o604, "can be read or written by others .*chmod 600"),
+        ("certificate", 0o664, "can be written by others .*chmod 644"),
+        ("trusted_certificates", 0o666, "can be written by others .*chmod 644"),
+        ("revoked_certificates", 0o646, "can be written by others .*chmod 644"),
+    ],
+)
+def test_a_file_that_others_can_change_or_a_key_that_they_can_read_is_refused(good, authority, name, mode, words):
+    folder = Path(good["key"]).parent
+    good["revoked_certificates"] = _revoked(folder, authority)
+    os.chmod(good[name], 0o644 if name != "key" else 0o600)
+    links = Links(good)
+    os.chmod(good[name], mode)
+    with pytest.raises(ConfigurationError, match=f"ssl-{name.replace('_', '-')} {good[name]} {words} {good[name]}"):
+        Links(good)
+    with pytest.raises(ConfigurationError, match=words):
+        links.reload()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give a file away")
+@pytest.mark.parametrize("name", ["key", "certificate", "trusted_certificates"])
+def test_a_file_of_another_user_is_refused(good, name):
+    os.chown(good[name], 65534, 65534)
+    with pytest.raises(ConfigurationError, match=r"belongs to user 65534.* chown 0 "):
+        Links(good)
+
+
+@pytest.mark.parametrize("name", ["key", "certificate", "trusted_certificates", "revoked_certificates"])
+def test_no_file_of_tls_can_hold_up_the_process(good, authority, name):
+    good["revoked_certificates"] = _revoked(Path(good["key"]).parent, authority)
+    links = Links(good)
+    before = links.contexts()
+    os.unlink(good[name])
+    os.mkfifo(good[name], 0o600)
+    with pytest.raises(ConfigurationError, match=f"{good[name]} is not a regular file"):
+        links.reload()
+    assert links.contexts() is before
 
 
 # Both ends

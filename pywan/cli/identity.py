@@ -14,7 +14,7 @@ from pywan.config.table import Row, table
 from pywan.errors import ConfigurationError
 
 _FILES = frozenset(("users_file", "password_file"))
-_PASSWORD = "security-password"  # noqa: S105  It is the name of an option.
+PASSWORD = "security-password"  # noqa: S105  It is the name of an option.
 
 
 def _variable(row: Row) -> str:
@@ -26,7 +26,7 @@ def _options(rows: Iterable[Row]) -> tuple[Option, ...]:
     return tuple(
         Option(row.option, row.help(), flag=row.is_flag, variable=_variable(row))
         for row in rows
-        if row.option != _PASSWORD
+        if row.option != PASSWORD
     )
 
 
@@ -39,10 +39,10 @@ SECURITY_PROPERTIES = tuple(row.option for row in _ROWS)
 
 def check_no_password(names: Iterable[str]) -> None:
     """Raises ConfigurationError if the command line sets the password as a property (`--J`)."""
-    if _PASSWORD in names:
+    if PASSWORD in names:
         raise ConfigurationError(
-            f"--J: {_PASSWORD} on a command line can be seen by all users of the machine; give it in a file"
-            f" (security-password-file), in {_PASSWORD.upper().replace('-', '_')} of the environment with PYWAN_ in"
+            f"--J: {PASSWORD} on a command line can be seen by all users of the machine; give it in a file"
+            f" (security-password-file), in {PASSWORD.upper().replace('-', '_')} of the environment with PYWAN_ in"
             " front, or in a properties file"
         )
 
@@ -70,17 +70,18 @@ def _found(rows: Iterable[Row], values: Mapping[str, Any], properties: Mapping[s
     found = {}
     for row in rows:
         value = values.get(row.option.replace("-", "_")) or properties.get(row.option)
-        if not value and row.option == _PASSWORD and "password_file" not in found:
+        if not value and row.option == PASSWORD and "password_file" not in found:
             value = os.environ.get(_variable(row))
         if value:
             found[row.name] = str(given_path(value).absolute()) if row.name in _FILES else value
-    if "password_file" in found and not (values.get("security_password") or properties.get(_PASSWORD)):
+    if "password_file" in found and not (values.get("security_password") or properties.get(PASSWORD)):
         found.pop("password", None)  # A file that is named counts more than the environment.
     return found or None
 
 
 __all__ = [
     "IDENTITY_OPTIONS",
+    "PASSWORD",
     "SECURITY_OPTIONS",
     "SECURITY_PROPERTIES",
     "check_no_password",

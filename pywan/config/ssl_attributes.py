@@ -88,7 +88,7 @@ class SslAttributes(Attributes):
             read=to_file,
             option="ssl-key",
             unset="in the file of the certificate",
-            more="It has no password. Nobody else should be able to read it: a warning says so",
+            more="It has no password. Nobody else can read or write it (0600; 0640 if it belongs to the superuser)",
         ),
     ] = None
     trusted_certificates: Annotated[
