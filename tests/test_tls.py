@@ -309,7 +309,7 @@ WRONG = {
     "a chain that is cut": (_cut, "its authority is unknown"),
     "a chain over a leaf": (_by_a_leaf, "what signed it is no authority"),
     "a weak RSA key": (lambda a: a.certificate(key=new_key("rsa", 1024)), "its key is weak"),
-    "revoked": (lambda a: a.certificate("revoked"), "it was revoked"),
+    "revoked": (lambda a: a.certificate("revoked"), "it was revoked, or an authority between was"),
 }
 OF_CLIENTS = {
     **WRONG,
@@ -344,7 +344,11 @@ def test_a_wrong_client_is_refused_by_name(kind, tmp_path, authority, good, capl
     make, words = OF_CLIENTS[kind]
     made = make(authority) if make is not None else None
     given = with_revoked(tmp_path, authority, good, made) if kind == "revoked" else good
-    context = lax(ssl.PROTOCOL_TLS_CLIENT, made, tmp_path)
+    refuses_client(given, made, words, tmp_path, caplog, given if kind != "revoked" else good)
+
+
+def refuses_client(given, made, words, folder, caplog, others):
+    context = lax(ssl.PROTOCOL_TLS_CLIENT, made, folder)
     with serving(given) as server:
         got = b""
         with (
@@ -356,7 +360,35 @@ def test_a_wrong_client_is_refused_by_name(kind, tmp_path, authority, good, capl
             got = secured.recv(1000)
         assert got == b""
         eventually(lambda: words in caplog.text)
-        assert asked(given if kind != "revoked" else good, server)["heard"] == "ping"
+        assert others is None or asked(others, server)["heard"] == "ping"
+
+
+@pytest.mark.parametrize(
+    "lists, words",
+    [
+        ("between revoked", "it was revoked, or an authority between was"),
+        ("no list between", "an authority of its chain has no list of revoked certificates"),
+        ("no list of the root", "an authority of its chain has no list of revoked certificates"),
+        ("all", ""),
+    ],
+)
+def test_the_whole_chain_is_looked_up_in_the_lists(tmp_path, authority, good, caplog, lists, words):
+    between = Authority("between", authority)
+    made = between.certificate()
+    of_root = authority.revoked(*([between.made] if lists == "between revoked" else []))
+    file = tmp_path / "lists.pem"
+    file.write_bytes((of_root if lists != "no list of the root" else b"")
+                     + (between.revoked() if lists != "no list between" else b""))  # fmt: skip
+    given = {**good, "revoked_certificates": str(file)}
+    shows = options(tmp_path, authority, made, "shows")
+    # As a client, and as a server.
+    with serving(given) as server, serving(shows) as other:
+        if words:
+            with pytest.raises(ConnectivityError, match=words):
+                asked(given, other)
+            refuses_client(given, made, words, tmp_path, caplog, None)
+        else:
+            assert asked(shows, server)["heard"] == asked(given, other)["heard"] == "ping"
 
 
 @pytest.mark.parametrize("kind", OF_SERVERS)

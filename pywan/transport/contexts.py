@@ -142,7 +142,7 @@ def _configure(context: ssl.SSLContext, given: SslAttributes, files: dict[str, _
             ) from None
         if not context.cert_store_stats()["crl"]:
             raise ConfigurationError(f"{revoked.what}: there is no list of revoked certificates (X509 CRL) in it")
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN  # An authority between may be revoked, too.
 
 
 def _check_cipher(cipher: str) -> None:
@@ -177,10 +177,10 @@ def _refuse_password() -> str:
 
 def _load_chain(context: ssl.SSLContext, files: dict[str, _Read]) -> None:
     """Loads the certificate and the key of this process."""
-    chain = [files[name] for name in ("certificate", "key") if name in files]
-    where = ", ".join(each.what for each in chain)
+    certificate, key = files["certificate"], files.get("key")
+    where = certificate.what + (f", {key.what}" if key is not None else "")
     try:
-        context.load_cert_chain(*(each.path for each in chain), password=_refuse_password)
+        context.load_cert_chain(certificate.path, key.path if key is not None else None, password=_refuse_password)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from None
     except ssl.SSLError as error:
