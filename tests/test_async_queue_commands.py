@@ -140,7 +140,7 @@ def test_an_alteration_that_cannot_be_made_changes_nothing(site):
 
 def test_queues_are_listed_with_geodes_columns(site, tmp_path):
     assert site.do("list async-event-queues")["async_event_queues"] == []
-    site.do(f"create disk-store --name=kept --dir={tmp_path}/kept")
+    site.do(f"create disk-store --name=kept --dir={tmp_path}/server/kept")
     site.do(f"{CREATE} --persistent --disk-store=kept --pause-event-processing --listener-param=password#secret")
     site.do("create async-event-queue --id=more --listener=queue_listeners:Failing --batch-size=7")
     first, second = site.do("list async-event-queues")["async_event_queues"]
@@ -241,7 +241,7 @@ def test_a_change_for_one_member_is_not_kept(site):
 
 def test_the_configuration_goes_into_a_cache_xml_and_back(site, tmp_path):
     file = tmp_path / "site.xml"
-    site.do(f"create disk-store --name=kept --dir={tmp_path}/kept")
+    site.do(f"create disk-store --name=kept --dir={tmp_path}/server/kept")
     site.do(f"{CREATE} --listener-param=url#a<b&c --persistent --disk-store=kept --max-queue-memory=7 --batch-size=-1")
     site.do("create region --name=data --type=PARTITION --async-event-queue-id=audit")
     wanted = site.locator.cluster_configuration()

@@ -234,6 +234,36 @@ def test_properties_that_cannot_be_are_refused(tmp_path):
     assert "no Java machine" in properties.gather(["-Xmx1g"], None, []).notes[0]
 
 
+def test_a_properties_file_with_a_password_is_for_its_owner_alone(tmp_path):
+    file = tmp_path / "gemfire.properties"
+    file.write_text("security-username=a\nsecurity-password=\n")
+    file.chmod(0o644)
+    assert properties.gather([], None, [tmp_path]).get("security-username") == "a"  # There is no password in it.
+    file.write_text("gemfire.security-password : hunter2\n")
+    for given in ((None, [tmp_path]), (str(file), [])):
+        with pytest.raises(ConfigurationError, match=f"can be read or written by others .*chmod 600 {file}"):
+            properties.gather([], *given)
+    file.chmod(0o600)
+    assert properties.gather([], None, [tmp_path]).get("security-password") == "hunter2"
+
+
+@pytest.mark.parametrize(
+    "text", ["hunter2", "=hunter2", "hunter2=1", "hunter2: 1", "security-passwort=hunter2", "hunter2\udcff"]
+)
+def test_an_error_about_properties_shows_no_password(tmp_path, text):
+    file = tmp_path / "gemfire.properties"
+    file.write_text(f"name=a\n{text}\n", errors="surrogateescape")
+    with pytest.raises(ConfigurationError, match=str(file)) as refused:
+        properties.gather([], None, [tmp_path])
+    assert "hunter2" not in str(refused.value) and "0xff" not in str(refused.value)
+    for option in ("hunter2", "-Dgemfire.security-password", "-Dgemfire.security-passwort=hunter2"):
+        with pytest.raises(ConfigurationError) as refused:
+            properties.gather([], None, [], [option])
+        assert "hunter2" not in str(refused.value)
+    found = properties.gather([], None, [], ["-Djavax.net.ssl.keyStorePassword=hunter2"])
+    assert found.notes and "hunter2" not in found.notes[0]
+
+
 def test_keys_and_values_have_types():
     assert [typed("1", t, "--key") for t in ("str", "int", "float", "java.lang.Integer")] == ["1", 1, 1.0, 1]
     assert typed('{"a": [1]}', "json", "--value") == {"a": [1]} and typed("00ff", "hex", "--value") == b"\x00\xff"

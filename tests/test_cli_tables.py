@@ -19,7 +19,7 @@ from pywan.testing.waiting import eventually
 
 WIDTH = 80
 WIDE = 5_000
-PLACE = "some/long/directory/for/a/disk/store/of/all/the/orders/that/there/are"
+PLACE = "server/long/directory/for/a/disk/store/of/all/the/orders/that/there/are"
 
 # One line for each command that shows something of a site, in an order in which they work.
 LINES = [

@@ -311,7 +311,7 @@ def test_a_neighbour_with_a_configuration_that_cannot_be_does_not_keep_locators_
 
 
 def test_a_disk_store_is_made_by_a_command_and_is_there_after_a_restart(site, tmp_path):
-    first, second = tmp_path / "first", tmp_path / "second"
+    first, second = site.folder / "server" / "first", site.folder / "server" / "second"
     site.do(f"create disk-store --name=big --dir={first}#64,{second} --time-interval=20")
     site.do("create region --name=data --type=REPLICATE_PERSISTENT --disk-store=big")
     site.do(f"create gateway-sender --id=ln {PERSISTENT} --disk-store-name=big")
@@ -343,7 +343,8 @@ def test_a_disk_store_is_made_by_a_command_and_is_there_after_a_restart(site, tm
     assert "big" not in site.cache.disk_stores()
 
 
-def test_a_disk_store_command_refuses_by_name(site, tmp_path):
+def test_a_disk_store_command_refuses_by_name(site):
+    folder = site.folder / "server"
     for option, words in (
         ("--auto-compact=true", "auto_compact has no effect in this version"),
         ("--max-oplog-size=5", "max_oplog_size has no effect"),
@@ -351,12 +352,12 @@ def test_a_disk_store_command_refuses_by_name(site, tmp_path):
         ("--time-interval=-1", "time_interval"),
     ):
         with pytest.raises(CommandFailed, match=words):
-            site.do(f"create disk-store --name=s --dir={tmp_path / 'place'} {option}")
-    assert site.things() == [] and not (tmp_path / "place").exists()
-    site.do(f"create disk-store --name=s --dir={tmp_path / 'place'}")
+            site.do(f"create disk-store --name=s --dir={folder / 'place'} {option}")
+    assert site.things() == [] and not (folder / "place").exists()
+    site.do(f"create disk-store --name=s --dir={folder / 'place'}")
     with pytest.raises(CommandFailed, match="exists already"):
-        site.do(f"create disk-store --name=s --dir={tmp_path / 'other'}")
-    site.do(f"create disk-store --name=s --dir={tmp_path / 'other'} --if-not-exists")
-    assert not (tmp_path / "other").exists()
+        site.do(f"create disk-store --name=s --dir={folder / 'other'}")
+    site.do(f"create disk-store --name=s --dir={folder / 'other'} --if-not-exists")
+    assert not (folder / "other").exists()
     with pytest.raises(CommandFailed, match="'none' is not on member"):
         site.do("describe disk-store --name=none")

@@ -6,6 +6,7 @@ import inspect
 import io
 import json
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -167,6 +168,7 @@ class PlainReceiving:
 
 class PlainMember:
     name, allowed_callbacks, maximum_shutdown_wait_time = "server_ny", ("a.b",), 0
+    folders = (Path("/a-member"),)
     handover_time = 60.0
     state = SimpleNamespace(distributed_system_id=1)
 

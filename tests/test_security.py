@@ -15,7 +15,14 @@ import pytest
 
 import pywan
 from pywan.client import DataConnection
-from pywan.errors import AuthenticationError, ConfigurationError, NoLocatorError, NotAuthorizedError, NotFoundError
+from pywan.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    NoLocatorError,
+    NotAuthorizedError,
+    NotFoundError,
+    PywanError,
+)
 from pywan.member.management import ManagementService
 from pywan.protocol import control as wire
 from pywan.security import guard as guards, operations
@@ -500,13 +507,29 @@ def test_another_password_ends_what_the_old_one_began(site, people):
     eventually(lambda: _works(lambda: ask(cache, "ping", "reader", "new")), timeout=20)
 
 
-def test_a_file_that_cannot_be_used_changes_nothing(site, people, caplog):
+@pytest.mark.parametrize("text", ["{", '{"roles": ' + "[" * 100_000, "\udcff"], ids=["half", "deep", "no text"])
+def test_a_file_that_cannot_be_used_changes_nothing(site, people, caplog, text):
     _, cache = site
-    people.file.write_text("{")
+    people.file.write_text(text, errors="surrogateescape")
     eventually(lambda: _works(lambda: ask(cache, "ping", "admin")) and "the users before stay" in caplog.text)
     people.file.chmod(0o644)
     with pytest.raises(ConfigurationError, match=r"can be read or written by others .*chmod 600"):
         read_users(people.file)
+
+
+@pytest.mark.parametrize("reads", [read_users, lambda file: Identity("u", None, str(file)).shown_over(True, "x")])
+def test_a_file_of_secrets_that_is_a_pipe_or_of_another_user_is_refused(tmp_path, reads):
+    file = tmp_path / "secret"
+    os.mkfifo(file, 0o600)
+    with pytest.raises(PywanError, match=f"{file} is not a regular file"):
+        reads(file)
+    file.unlink()
+    file.write_text("{}")
+    file.chmod(0o600)
+    if os.geteuid() == 0:  # Others cannot give a file away.
+        os.chown(file, 65534, -1)
+        with pytest.raises(PywanError, match=f"{file} belongs to user 65534.* chown 0 {file}"):
+            reads(file)
 
 
 @pytest.mark.parametrize(
@@ -545,7 +568,7 @@ def test_a_file_with_something_else_in_it_is_refused_by_name(tmp_path, told, wor
         ({"username": "a"}, "needs security-password-file"),
         ({"password": "a"}, "need security-username"),
         ({"username": "a", "password": "b", "password_file": "c"}, "are both given"),
-        ({"manager": "users-file", "users_file": "/no/such"}, "make it with `user add`"),
+        ({"manager": "users-file", "users_file": "/no/such"}, "cannot be read: No such file.*`user add` makes"),
         ({"manager": "no_such_module:Class"}, "cannot be imported"),
         ({"manager": "pywan.errors:PywanError"}, "has no method authenticate, authorize"),
         ({"colour": "red"}, "no attribute 'colour'"),

@@ -86,16 +86,23 @@ def _text(name):
     return change
 
 
+def _revoked(folder, *authorities):
+    """Returns the name of a file with a list of each authority, which revokes nothing."""
+    file = folder / "revoked.pem"
+    file.write_bytes(b"".join(each.revoked() for each in authorities))
+    return str(file)
+
+
 def _with(**given):
     return lambda folder, authority, good: {**good, **given}
 
 
 REFUSED = {
     "a file that is not there": (_with(certificate="/nowhere/a.pem"), r"ssl-certificate /nowhere/a\.pem.*No such file"),
-    "a key that is not there": (_with(key="/nowhere/a.key"), r"ssl-key /nowhere/a\.key: it cannot be read"),
+    "a key that is not there": (_with(key="/nowhere/a.key"), r"ssl-key /nowhere/a\.key cannot be read"),
     "a folder": (
         _with(trusted_certificates="/tmp"),
-        r"ssl-trusted-certificates /tmp: it cannot be read: Is a directory",
+        r"ssl-trusted-certificates /tmp is not a regular file",
     ),
     "no PEM": (_text("trusted_certificates"), "it has to hold certificates of authorities in PEM"),
     "no list": (_text("revoked_certificates"), "it has to hold lists of revoked certificates"),
@@ -140,10 +147,45 @@ def test_names_may_be_those_of_commands(good):
     assert Links(named).attributes == Links(good).attributes
 
 
-def test_a_key_that_others_may_read_is_told(good, caplog):
-    os.chmod(good["key"], 0o640)
-    Links(good)
-    assert "others than its owner may read the key" in caplog.text
+@pytest.mark.parametrize(
+    "name, mode, words",
+    [
+        ("key", 0o604, "can be read or written by others .*chmod 600"),
+        ("certificate", 0o664, "can be written by others .*chmod 644"),
+        ("trusted_certificates", 0o666, "can be written by others .*chmod 644"),
+        ("revoked_certificates", 0o646, "can be written by others .*chmod 644"),
+    ],
+)
+def test_a_file_that_others_can_change_or_a_key_that_they_can_read_is_refused(good, authority, name, mode, words):
+    folder = Path(good["key"]).parent
+    good["revoked_certificates"] = _revoked(folder, authority)
+    os.chmod(good[name], 0o644 if name != "key" else 0o600)
+    links = Links(good)
+    os.chmod(good[name], mode)
+    with pytest.raises(ConfigurationError, match=f"ssl-{name.replace('_', '-')} {good[name]} {words} {good[name]}"):
+        Links(good)
+    with pytest.raises(ConfigurationError, match=words):
+        links.reload()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only the superuser can give a file away")
+@pytest.mark.parametrize("name", ["key", "certificate", "trusted_certificates"])
+def test_a_file_of_another_user_is_refused(good, name):
+    os.chown(good[name], 65534, 65534)
+    with pytest.raises(ConfigurationError, match=r"belongs to user 65534.* chown 0 "):
+        Links(good)
+
+
+@pytest.mark.parametrize("name", ["key", "certificate", "trusted_certificates", "revoked_certificates"])
+def test_no_file_of_tls_can_hold_up_the_process(good, authority, name):
+    good["revoked_certificates"] = _revoked(Path(good["key"]).parent, authority)
+    links = Links(good)
+    before = links.contexts()
+    os.unlink(good[name])
+    os.mkfifo(good[name], 0o600)
+    with pytest.raises(ConfigurationError, match=f"{good[name]} is not a regular file"):
+        links.reload()
+    assert links.contexts() is before
 
 
 # Both ends
@@ -267,7 +309,7 @@ WRONG = {
     "a chain that is cut": (_cut, "its authority is unknown"),
     "a chain over a leaf": (_by_a_leaf, "what signed it is no authority"),
     "a weak RSA key": (lambda a: a.certificate(key=new_key("rsa", 1024)), "its key is weak"),
-    "revoked": (lambda a: a.certificate("revoked"), "it was revoked"),
+    "revoked": (lambda a: a.certificate("revoked"), "it was revoked, or an authority between was"),
 }
 OF_CLIENTS = {
     **WRONG,
@@ -302,7 +344,11 @@ def test_a_wrong_client_is_refused_by_name(kind, tmp_path, authority, good, capl
     make, words = OF_CLIENTS[kind]
     made = make(authority) if make is not None else None
     given = with_revoked(tmp_path, authority, good, made) if kind == "revoked" else good
-    context = lax(ssl.PROTOCOL_TLS_CLIENT, made, tmp_path)
+    refuses_client(given, made, words, tmp_path, caplog, given if kind != "revoked" else good)
+
+
+def refuses_client(given, made, words, folder, caplog, others):
+    context = lax(ssl.PROTOCOL_TLS_CLIENT, made, folder)
     with serving(given) as server:
         got = b""
         with (
@@ -314,7 +360,35 @@ def test_a_wrong_client_is_refused_by_name(kind, tmp_path, authority, good, capl
             got = secured.recv(1000)
         assert got == b""
         eventually(lambda: words in caplog.text)
-        assert asked(given if kind != "revoked" else good, server)["heard"] == "ping"
+        assert others is None or asked(others, server)["heard"] == "ping"
+
+
+@pytest.mark.parametrize(
+    "lists, words",
+    [
+        ("between revoked", "it was revoked, or an authority between was"),
+        ("no list between", "an authority of its chain has no list of revoked certificates"),
+        ("no list of the root", "an authority of its chain has no list of revoked certificates"),
+        ("all", ""),
+    ],
+)
+def test_the_whole_chain_is_looked_up_in_the_lists(tmp_path, authority, good, caplog, lists, words):
+    between = Authority("between", authority)
+    made = between.certificate()
+    of_root = authority.revoked(*([between.made] if lists == "between revoked" else []))
+    file = tmp_path / "lists.pem"
+    file.write_bytes((of_root if lists != "no list of the root" else b"")
+                     + (between.revoked() if lists != "no list between" else b""))  # fmt: skip
+    given = {**good, "revoked_certificates": str(file)}
+    shows = options(tmp_path, authority, made, "shows")
+    # As a client, and as a server.
+    with serving(given) as server, serving(shows) as other:
+        if words:
+            with pytest.raises(ConnectivityError, match=words):
+                asked(given, other)
+            refuses_client(given, made, words, tmp_path, caplog, None)
+        else:
+            assert asked(shows, server)["heard"] == asked(given, other)["heard"] == "ping"
 
 
 @pytest.mark.parametrize("kind", OF_SERVERS)

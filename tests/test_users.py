@@ -75,7 +75,7 @@ def test_users_come_and_go(run, tmp_path):
         ("user remove --name=bob", "", "no user 'bob' in .*; there are ann, cert"),
         ("user passwd --name=bob", "x\n", "no user 'bob' in"),
         ("user passwd --name=cert", "x\n", "is known by its certificate"),
-        ("user list --file=none.json", "", r"none.json cannot be read: .*; make it with `user add`"),
+        ("user list --file=none.json", "", r"none.json cannot be read: .*; `user add` makes such a file"),
         ("user passwd --name=ann --file=no/users.json", "x\n", r"users.json cannot be changed: .*No such file"),
     ],
 )

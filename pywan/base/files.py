@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import stat
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pywan.base.names import quoted
 from pywan.errors import ConfigurationError
@@ -39,10 +40,14 @@ class Read(NamedTuple):
     Attributes:
         data: The bytes of the file.
         identity: Its device and number. They are the same under every name of the file.
+        owner: The number of the user to whom it belongs.
+        mode: The permission bits.
     """
 
     data: bytes
     identity: tuple[int, int]
+    owner: int
+    mode: int
 
 
 def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = True) -> Read:
@@ -72,7 +77,55 @@ def read_regular(path: str | os.PathLike[str], limit: int, *, follow: bool = Tru
             raise FileError(f"cannot be read: {error.strerror}") from None
         if len(data) > limit:
             raise FileError(f"has more than {limit} bytes, the most that is read")
-        return Read(data, (status.st_dev, status.st_ino))
+        return Read(data, (status.st_dev, status.st_ino), status.st_uid, stat.S_IMODE(status.st_mode))
+
+
+def read_secret(path: str | os.PathLike[str], limit: int, *, is_public: bool = False) -> bytes:
+    """Reads a whole file on which security depends: users, a password, a private key, certificates.
+
+    FileError as for `read_regular`, and as for `check_secret`. No error of either has anything of the content.
+    """
+    read = read_regular(path, limit)
+    check_secret(read, path, is_public=is_public)
+    return read.data
+
+
+def check_secret(read: Read, path: str | os.PathLike[str], *, is_public: bool = False) -> None:
+    """Raises FileError if somebody other than this process's user and the superuser can read or write the file.
+
+    The group may read a file of the superuser, as with mode 0640: a superuser gives a service a file in that way. With
+    `is_public` everybody may read it, as a certificate, and the group and others may not write it.
+    """
+    user = os.geteuid()
+    if read.owner not in (user, 0):
+        raise FileError(
+            f"belongs to user {read.owner}, who can change it, and this process is of user {user}: chown {user} {path},"
+            f" or run the process as user {read.owner}"
+        )
+    forbidden = 0o022 if is_public else 0o077 if read.owner == user else 0o027
+    if read.mode & forbidden:
+        what, bits = ("written", 0o644) if is_public else ("read or written", 0o600)
+        raise FileError(f"can be {what} by others (mode {read.mode:04o}): chmod {bits:o} {path}")
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Returns what a JSON text says. ValueError, without any of the text, if it is none or nests too deeply."""
+    try:
+        return json.loads(data)
+    except UnicodeDecodeError:
+        raise ValueError("it is not in UTF-8") from None
+    except RecursionError:
+        raise ValueError("its lists and maps nest too deeply") from None
+
+
+def file_state(path: str | os.PathLike[str]) -> object:
+    """Returns a value that is another one after the file was replaced or changed, or who may read it. It opens
+    nothing."""
+    try:
+        found = os.stat(path)
+    except OSError as error:
+        return error.errno
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid
 
 
 def open_own(file: str | os.PathLike[str], flags: int) -> int:

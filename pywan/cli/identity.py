@@ -14,7 +14,7 @@ from pywan.config.table import Row, table
 from pywan.errors import ConfigurationError
 
 _FILES = frozenset(("users_file", "password_file", "gateway_password_file"))
-_PASSWORDS = ("security-password", "gateway-password")  # Options that no command line has.
+PASSWORDS = ("security-password", "gateway-password")  # Options that no command line has.
 
 
 def _variable(row: Row) -> str:
@@ -26,7 +26,7 @@ def _options(rows: Iterable[Row]) -> tuple[Option, ...]:
     return tuple(
         Option(row.option, row.help(), flag=row.is_flag, variable=_variable(row))
         for row in rows
-        if row.option not in _PASSWORDS
+        if row.option not in PASSWORDS
     )
 
 
@@ -40,7 +40,7 @@ SECURITY_PROPERTIES = tuple(row.option for row in _ROWS)
 
 def check_no_password(names: Iterable[str]) -> None:
     """Raises ConfigurationError if the command line sets the password as a property (`--J`)."""
-    for each in _PASSWORDS:
+    for each in PASSWORDS:
         if each in names:
             raise ConfigurationError(
                 f"--J: {each} on a command line can be seen by all users of the machine; give it in a file"
@@ -72,11 +72,11 @@ def _found(rows: Iterable[Row], values: Mapping[str, Any], properties: Mapping[s
     found = {}
     for row in rows:
         value = values.get(row.option.replace("-", "_")) or properties.get(row.option)
-        if not value and row.option in _PASSWORDS:
+        if not value and row.option in PASSWORDS:
             value = os.environ.get(_variable(row))
         if value:
             found[row.name] = str(given_path(value).absolute()) if row.name in _FILES else value
-    for option, name in zip(_PASSWORDS, ("password", "gateway_password"), strict=True):
+    for option, name in zip(PASSWORDS, ("password", "gateway_password"), strict=True):
         if name + "_file" in found and not (values.get(option.replace("-", "_")) or properties.get(option)):
             found.pop(name, None)  # A file that is named counts more than the environment.
     return found or None
@@ -84,6 +84,7 @@ def _found(rows: Iterable[Row], values: Mapping[str, Any], properties: Mapping[s
 
 __all__ = [
     "IDENTITY_OPTIONS",
+    "PASSWORDS",
     "SECURITY_OPTIONS",
     "SECURITY_PROPERTIES",
     "check_no_password",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from pywan.base.files import FileError, given_path, read_regular
+from pywan.base.files import FileError, check_secret, given_path, read_regular
 from pywan.cli.encryption import SSL_PROPERTIES
 from pywan.cli.grammar import NO_GROUPS
-from pywan.cli.identity import SECURITY_PROPERTIES
+from pywan.cli.identity import PASSWORDS, SECURITY_PROPERTIES
 from pywan.errors import ConfigurationError
 
 FILE_NAME = "gemfire.properties"
@@ -79,8 +79,11 @@ class Properties:
         self.of_command_line: frozenset[str] = frozenset()  # Names of the properties that --J gave.
         self.notes: list[str] = []
 
-    def add(self, name: str, value: str, source: str) -> None:
-        """Takes a property in, unless one from a stronger source is there."""
+    def add(self, name: str, value: str, source: str, *, is_shown: bool) -> None:
+        """Takes a property in, unless one from a stronger source is there.
+
+        `is_shown`: an error may show the name of a property that is not known. It may be a password in the wrong place.
+        """
         if name in UNDERSTOOD:
             self.values.setdefault(name, value)
         elif name in REFUSED and value:  # Geode writes properties without a value into its files.
@@ -89,7 +92,8 @@ class Properties:
             self.notes.append(f"{source}: property {name} has no meaning here and is ignored")
         else:
             raise ConfigurationError(
-                f"{source}: property {name!r} is not known; understood are {', '.join(UNDERSTOOD)}"
+                f"{source}: {f'property {name!r}' if is_shown else 'the property'} is not known; understood are"
+                f" {', '.join(UNDERSTOOD)}"
             )
 
     def get(self, name: str) -> str | None:
@@ -131,25 +135,36 @@ def _add_java_option(found: Properties, option: str) -> None:
         if option.startswith(prefix):
             name, separator, value = option[len(prefix) :].partition("=")
             if not name or not separator:
-                raise ConfigurationError(f"--J={option}: write --J=-Dgemfire.NAME=VALUE")
-            found.add(name.strip(), value.strip().strip("'\""), f"--J={option}")
+                raise ConfigurationError("--J (or PYWAN_J): write --J=-Dgemfire.NAME=VALUE")
+            found.add(name.strip(), value.strip().strip("'\""), f"--J={prefix}{name.strip()}", is_shown=True)
             return
     if not option.startswith("-"):
-        raise ConfigurationError(f"--J={option}: write --J=-Dgemfire.NAME=VALUE")
-    found.notes.append(f"--J={option}: there is no Java machine here; ignored")
+        raise ConfigurationError("--J (or PYWAN_J): write --J=-Dgemfire.NAME=VALUE")
+    found.notes.append(f"--J={option.partition('=')[0]}: there is no Java machine here; ignored")
 
 
 def _add_file(found: Properties, path: Path) -> None:
+    """Takes in a file. Its errors name the line, and tell nothing of it: the line may be a password."""
     try:
-        text = read_regular(path, MAX_FILE_BYTES).data.decode()
-    except (FileError, UnicodeDecodeError) as error:
+        read = read_regular(path, MAX_FILE_BYTES)
+        lines = read.data.decode().splitlines()
+        if any(name in PASSWORDS and value for name, value in map(_name_and_value, lines)):
+            check_secret(read, path)
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: the properties file is not in UTF-8") from None
+    except FileError as error:
         raise ConfigurationError(f"{path}: the properties file {error}") from None
-    for number, line in enumerate(text.splitlines(), 1):
-        line = line.strip()
-        if not line or line[0] in "#!":
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.strip()[0] in "#!":
             continue
-        at = min((i for i in (line.find("="), line.find(":")) if i > 0), default=-1)
-        if at < 0:
-            raise ConfigurationError(f"{path}:{number}: expected name=value, found {line!r}")
-        name = line[:at].strip()
-        found.add(name.removeprefix("gemfire."), line[at + 1 :].strip(), f"{path}:{number}")
+        name, value = _name_and_value(line)
+        if not name:
+            raise ConfigurationError(f"{path}:{number}: expected name=value, and the line has no name or no =")
+        found.add(name, value, f"{path}:{number}", is_shown=False)
+
+
+def _name_and_value(line: str) -> tuple[str, str]:
+    """Returns the two sides of a line. The name is empty if the line has none."""
+    line = line.strip()
+    at = min((i for i in (line.find("="), line.find(":")) if i > 0), default=0)
+    return line[:at].strip().removeprefix("gemfire."), line[at + 1 :].strip()

@@ -178,15 +178,18 @@ class SenderChanges:
         Attribute(
             "the user that the sender is to receivers",
             unset="the `gateway-username` of its member",
-            more="`alter` takes it away again with an empty text",
+            is_local=True,
+            more="Only in Python and in the member's own cache.xml: no command and no cluster configuration has it."
+            " `alter` takes it away again with an empty text",
         ),
     ] = None
     security_password_file: Annotated[
         str | None,
         Attribute(
             "the file with the password of that user in its first line, on the member's machine",
-            more="Nobody else can read or write it (0600). It is read for each connection. The password itself is no"
-            " attribute: the site's configuration and answers of commands would show it",
+            is_local=True,
+            more="Given where `security-username` is. Nobody else can read or write it (0600). It is read for each"
+            " connection. The password itself is no attribute: answers of commands would show it",
         ),
     ] = None
     authenticate_receiver: Annotated[
@@ -224,7 +227,15 @@ _EnableBatchConflation = Annotated[
 _maximum_queue_memory = Attribute(
     "the memory for events; further events go to overflow files", unit="MB", lowest=1, highest=INT_MAX
 )
-_OverflowDirectory = Annotated[str | None, Attribute("the folder of overflow files", unset="the member's folder")]
+_OverflowDirectory = Annotated[
+    str | None,
+    Attribute(
+        "the folder of overflow files",
+        unset="the member's folder",
+        is_folder=True,
+        more="Over the network, only one in a folder of the member's own",
+    ),
+]
 _disk_store_name = Attribute("the disk store of the queue", unset=DEFAULT_STORE, more="Only with `enable-persistence`")
 _DiskSynchronous = Annotated[
     DiskLevel,
@@ -884,7 +895,9 @@ class DiskStoreAttributes(Attributes):
             option="dir",
             element="disk-dirs",
             unset="the member's folder",
-            more='In a cache.xml `<disk-dir dir-size="MB">`. A size of 0, or beyond the disk, is refused',
+            is_folder=True,
+            more="Over the network, only directories in a folder of the member's own."
+            ' In a cache.xml `<disk-dir dir-size="MB">`. A size of 0, or beyond the disk, is refused',
         ),
     ] = ()
     time_interval: Annotated[
@@ -931,6 +944,42 @@ def check_callbacks_allowed(attributes: Mapping[str, Any], allowed: tuple[str, .
         value = attributes.get(attribute)
         if value is not None and not removes_all(value):
             check_allowed(to_class_references(value, f"{what}: {attribute}"), allowed, f"{what}: {attribute}")
+
+
+_ROWS = [row for cls in THINGS.values() for row in table(cls)]
+_LOCAL = frozenset(row.name for row in _ROWS if row.attribute.is_local)
+_FOLDERS = {row.name: row for row in _ROWS if row.attribute.is_folder}
+
+
+def check_not_local(attributes: Mapping[str, Any], what: str) -> None:
+    """Raises ConfigurationError if attributes that came over the network name a secret of a member's machine.
+
+    Otherwise a user who may create a sender could send the first line of any file of the member to another site.
+    """
+    for name in sorted(_LOCAL & attributes.keys()):
+        if attributes[name] not in (None, ""):
+            raise ConfigurationError(
+                f"{what}: {name} names a secret of the member's machine, and is not taken over the network; set"
+                " security-username and security-password-file in the member's own properties file, or give the sender"
+                " both in the member's own cache.xml"
+            )
+
+
+def check_from_outside(attributes: Mapping[str, Any], folders: Iterable[Path], what: str) -> None:
+    """Does the same, and also raises ConfigurationError if attributes name a folder that is in none of `folders`.
+
+    Names are compared, and links are not followed: nobody makes a link in a member's folder over the network.
+    """
+    check_not_local(attributes, what)
+    for name in sorted(_FOLDERS.keys() & attributes.keys()):
+        read = _FOLDERS[name].read(attributes[name], f"{what}: {name}")
+        for path in (each for each, _ in read) if isinstance(read, tuple) else (read,) if read else ():
+            if ".." in Path(path).parts or not any(Path(path).absolute().is_relative_to(each) for each in folders):
+                raise ConfigurationError(
+                    f"{what}: {name} {path} is in no folder of the member's own, and is not taken over the network;"
+                    f" name a folder below {' or '.join(map(str, folders))}, put a link there, or give the path in the"
+                    " member's own cache.xml"
+                )
 
 
 def rows_of(kind: str) -> tuple[Row, ...]:

@@ -19,6 +19,7 @@ from pywan.config.attributes import (
     AsyncEventQueueAttributes,
     SenderAttributes,
     check_callbacks_allowed,
+    check_not_local,
 )
 from pywan.config.table import Attributes, naming, to_plain
 from pywan.errors import ConfigurationError, ProtocolError
@@ -167,6 +168,7 @@ class ClusterConfiguration:
     def put(self, kind: Any, name: Any, attributes: Any, id: str) -> bool:
         """Makes the thing have these attributes, whatever it had before."""
         thing = check_thing(kind, name, attributes)
+        check_not_local(thing["attributes"], f"{kind} {quoted(name)}")
         if self.find(kind, thing["name"]) == thing["attributes"]:
             return False
         entry = self._next(thing, id)
@@ -206,6 +208,7 @@ class ClusterConfiguration:
         wanted = {}
         for thing in things:
             checked = check_thing(thing.get("kind"), thing.get("name"), thing.get("attributes"))
+            check_not_local(checked["attributes"], f"{checked['kind']} {quoted(checked['name'])}")
             wanted[checked["kind"], checked["name"]] = checked
         sizes = [_size({**thing, "revision": MAX_REVISION, "id": id}) for thing in wanted.values()]
         _check_limits(len(sizes), sum(sizes))

@@ -109,6 +109,9 @@ def attribute_options(kind: str, changes: type | None = None) -> tuple[Option, .
     named = [row for row in table(cls) if row.name == naming(cls)]
     options = []
     for row in table(cls) if changes is None else (*named, *table(changes)):
+        if row.attribute.is_local:  # A member refuses it with the remedy.
+            options.append(Option(row.option, field=row.name, hidden=True))
+            continue
         words = row.attribute.words
         options.append(
             Option(row.option, row.help(), required=row.is_required, flag=row.is_flag, field=row.name, words=words)

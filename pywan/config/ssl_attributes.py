@@ -88,7 +88,7 @@ class SslAttributes(Attributes):
             read=to_file,
             option="ssl-key",
             unset="in the file of the certificate",
-            more="It has no password. Nobody else should be able to read it: a warning says so",
+            more="It has no password. Nobody else can read or write it (0600; 0640 if it belongs to the superuser)",
         ),
     ] = None
     trusted_certificates: Annotated[
@@ -106,8 +106,8 @@ class SslAttributes(Attributes):
             "a file with lists of revoked certificates (CRLs) of these authorities, in PEM",
             read=to_file,
             option="ssl-revoked-certificates",
-            more="Then every authority that signs a certificate of another process needs a list in it that has not"
-            " ended",
+            more="Then every authority in the chain of another process's certificate, the root and each authority"
+            " between, needs a list in it that has not ended. What a list has of authorities between counts, too",
         ),
     ] = None
     protocols: Annotated[

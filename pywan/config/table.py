@@ -57,6 +57,8 @@ class Attribute:
     option: str = ""  # Its name on the command line, if that is another one.
     aliases: tuple[str, ...] = ()  # Other names on the command line.
     element: str = ""  # The element of a cache.xml that holds it, if it is not the element of its thing.
+    is_local: bool = False  # Only the member's own configuration may give it: nothing that comes over the network.
+    is_folder: bool = False  # What comes over the network may name only folders that the member has already.
 
 
 @dataclass(frozen=True)

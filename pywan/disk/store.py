@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pywan import _core
 from pywan.base.amounts import size_text
 from pywan.base.faces import counted
-from pywan.base.files import FileError, open_own, read_regular
+from pywan.base.files import FileError, open_own, parse_json, read_regular
 from pywan.base.threads import start_thread
 from pywan.config.attributes import DiskStoreAttributes
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
@@ -159,13 +159,13 @@ def read_owner(folder: Path) -> dict[str, Any]:
 
     ValueError if it cannot be read. The error's text continues a sentence that begins with the file's name.
     """
+    if (folder / OWNER_NAME).is_symlink():
+        raise ValueError("is a symbolic link, which is not followed")
     try:
-        if (folder / OWNER_NAME).is_symlink():
-            raise ValueError("is a symbolic link, which is not followed")
-        owner = json.loads(read_regular(folder / OWNER_NAME, OWNER_BYTES_MAX, follow=False).data)
+        owner = parse_json(read_regular(folder / OWNER_NAME, OWNER_BYTES_MAX, follow=False).data)
     except FileError as error:
         raise ValueError(str(error)) from None
-    except (json.JSONDecodeError, UnicodeDecodeError):
+    except ValueError:
         raise ValueError("is damaged") from None
     if not isinstance(owner, dict):
         raise ValueError("is damaged")

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pywan
@@ -319,6 +320,13 @@ class MemberCore:
 
     def create_disk_store(self, attributes: DiskStoreAttributes) -> DiskStore:
         return self.stores.create(attributes)
+
+    @property
+    def folders(self) -> list[Path]:
+        """The folders in which what comes over the network may have files: its own, and those that hold its disk
+        stores."""
+        stores = (each.parent for store in self.stores.all().values() for each in store.directories)
+        return list(dict.fromkeys((Path(os.path.abspath(self.folder.path)), *stores)))
 
     def status(self) -> dict[str, Any]:
         """Returns name, address, site and sizes as plain values."""

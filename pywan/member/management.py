@@ -25,6 +25,7 @@ from pywan.config.attributes import (
     SenderAttributes,
     SenderChanges,
     check_callbacks_allowed,
+    check_from_outside,
     near_queue,
     order_of,
     queue_words,
@@ -137,7 +138,7 @@ class ManagementService(QueueCommands):
                 raise ConfigurationError(f"{op}: the option {name!r} is required")
         for name in _NAMING & options.keys():
             check_name(options[name].lstrip("/") if isinstance(options[name], str) else options[name], f"{op}: {name}")
-        check_callbacks_allowed(options, self._member.allowed_callbacks, op)
+        self._check_from_outside(options, op)
         reply = operation(**options)
         if isinstance(reply, Generator):
             return self._steps(reply)
@@ -154,6 +155,12 @@ class ManagementService(QueueCommands):
                     reported_at = time.monotonic()
                     yield reply
         return reply
+
+    def _check_from_outside(self, attributes: Mapping[str, Any], what: str) -> None:
+        """Raises ConfigurationError if attributes name classes, secrets or folders that may not come over the
+        network."""
+        check_callbacks_allowed(attributes, self._member.allowed_callbacks, what)
+        check_from_outside(attributes, self._member.folders, what)
 
     # --- the cluster configuration ---
 
@@ -189,7 +196,7 @@ class ManagementService(QueueCommands):
                 "it is no thing with a kind, a name and attributes; is the locator of the same version?"
             )
         member, kind, name, given = self._member, str(thing.get("kind")), thing["name"], thing["attributes"]
-        check_callbacks_allowed(given, member.allowed_callbacks, what)
+        self._check_from_outside(given, what)
         wanted = make_attributes(kind, name, given)
         looks: dict[str, Callable[[], Any]] = {
             "disk-store": lambda: member.stores.all().get(name),

@@ -153,7 +153,7 @@ def recorded(files: MemberFiles) -> Recorded | None:
             int(details.get("port", 0)),
             details,
         )
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         in_file = None
     if in_file is not None and start_of(in_file.pid) == in_file.start_time:
         return in_file

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import stat
-from pathlib import Path
-
-from pywan.base.files import FileError, read_regular
+from pywan.base.files import FileError, read_secret
 from pywan.errors import AuthenticationError, ConfigurationError
 from pywan.security.manager import PASSWORD_BYTES_MAX, Credentials
 
@@ -58,14 +54,9 @@ def _first_line(file: str | None) -> str:
     """Returns the password in a file. ConfigurationError if there is none, or if others can read it."""
     what = f"security-password-file {file}"
     try:
-        data = read_regular(Path(str(file)), 2 * PASSWORD_BYTES_MAX).data
-        mode = stat.S_IMODE(os.stat(str(file)).st_mode)
+        data = read_secret(str(file), 2 * PASSWORD_BYTES_MAX)
     except FileError as error:
         raise ConfigurationError(f"{what} {error}") from None
-    except OSError as error:
-        raise ConfigurationError(f"{what} cannot be read: {error.strerror}") from None
-    if mode & 0o077:
-        raise ConfigurationError(f"{what} can be read or written by others (mode {mode:04o}): chmod 600 {file}")
     try:
         password = data.decode().partition("\n")[0].rstrip("\r")
     except UnicodeDecodeError:

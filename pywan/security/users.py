@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pywan.base.files import FileError, read_regular, write_whole
+from pywan.base.files import FileError, parse_json, read_secret, write_whole
 from pywan.base.names import printable, quoted
 from pywan.errors import ConfigurationError
 from pywan.security.passwords import is_hash
@@ -86,18 +84,13 @@ def read_users(file: Path) -> Users:
     """Reads the file. ConfigurationError names the file and what is wrong in it."""
     what = f"security-users-file {file}"
     try:
-        data = read_regular(file, FILE_BYTES_MAX).data
-        mode = stat.S_IMODE(os.stat(file).st_mode)
+        data = read_secret(file, FILE_BYTES_MAX)
     except FileError as error:
-        raise ConfigurationError(f"{what} {error}; make it with `user add`") from None
-    except OSError as error:
-        raise ConfigurationError(f"{what} cannot be read: {error.strerror}; make it with `user add`") from None
-    if mode & 0o077:
-        raise ConfigurationError(f"{what} can be read or written by others (mode {mode:04o}): chmod 600 {file}")
+        raise ConfigurationError(f"{what} {error}; `user add` makes such a file") from None
     try:
-        told = json.loads(data)
+        told = parse_json(data)
     except ValueError as error:
-        raise ConfigurationError(f"{what} is no JSON: {error}") from None
+        raise ConfigurationError(f"{what} is no JSON that can be read: {error}") from None
     if (
         not isinstance(told, dict)
         or set(told) != {"roles", "users"}

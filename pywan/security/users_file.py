@@ -10,6 +10,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pywan.base.files import file_state
 from pywan.base.lines import Outage
 from pywan.errors import AuthenticationError, ConfigurationError
 from pywan.security.manager import Credentials
@@ -46,7 +47,7 @@ class UsersFile:
         self._file, self._by_password = Path(file).absolute(), by_password
         self._lock = threading.Lock()  # Guards what follows.
         self._outage = Outage(log, f"{self._file} has changed and is not taken, the users before stay")
-        self._seen = self._state()
+        self._seen = file_state(self._file)
         self._users = read_users(self._file)
         self._looked_s = time.monotonic()
 
@@ -81,7 +82,7 @@ class UsersFile:
             if now_s - self._looked_s < LOOK_S:
                 return self._users
             self._looked_s = now_s
-            state = self._state()
+            state = file_state(self._file)
             if state == self._seen:
                 return self._users
             try:
@@ -93,13 +94,6 @@ class UsersFile:
                 self._outage.over()
                 log.info("%s was read again: %d users", self._file, len(self._users.users))
             return self._users
-
-    def _state(self) -> object:
-        try:
-            found = os.stat(self._file)
-        except OSError as error:
-            return error.errno
-        return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode
 
 
 class CertificatesFile(UsersFile):

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
-from pywan.base.files import FileError, read_regular, write_whole
+from pywan.base.files import FileError, parse_json, read_regular, write_whole
 from pywan.base.names import check_name, is_name, quoted
 from pywan.base.threads import start_essential
 from pywan.coordination.choice import Choice, Step
@@ -205,7 +205,7 @@ class LocatorClaims:
     def _read(self, file: Path) -> None:
         choice = self._choice
         try:
-            value = json.loads(read_regular(file, MAX_CLAIM_BYTES, follow=False).data.decode())
+            value = parse_json(read_regular(file, MAX_CLAIM_BYTES, follow=False).data.decode())
             choice.coordinator = check_name(value["coordinator"], "a locator")
             choice.address = str(value.get("address", ""))
             choice.identity = str(value.get("site_identity", ""))

@@ -7,7 +7,7 @@ import json
 import logging
 from pathlib import Path
 
-from pywan.base.files import FileError, read_regular, write_whole
+from pywan.base.files import FileError, parse_json, read_regular, write_whole
 from pywan.base.names import check_name
 from pywan.coordination import encoding
 from pywan.coordination.agent_session import Remembered
@@ -30,7 +30,7 @@ class RememberedFile:
         if self._path is None or not self._path.exists():
             return Remembered()
         try:
-            value = json.loads(read_regular(self._path, MAX_FILE_BYTES, follow=False).data.decode())
+            value = parse_json(read_regular(self._path, MAX_FILE_BYTES, follow=False).data.decode())
             return Remembered(
                 check_name(value["coordinator"], "a coordinator"),
                 encoding.identity_of(value["site_identity"]),

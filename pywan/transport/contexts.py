@@ -3,6 +3,7 @@ that cannot work."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import ssl
 import time
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from pywan.base.files import FileError, read_secret
 from pywan.config.ssl_attributes import SslAttributes
 from pywan.errors import ConfigurationError
 from pywan.transport.tls_words import in_words
@@ -52,57 +54,69 @@ class Contexts:
     endings: tuple[Ending, ...]
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What a file of `SslAttributes` held when it was read.
+
+    Attributes:
+        what: The option and the file, for errors.
+        path: A name under which OpenSSL reads these bytes, as long as `_reading` runs.
+    """
+
+    what: str
+    path: str
+
+
+_FILES = ("certificate", "key", "trusted_certificates", "revoked_certificates")
+
+
 def make_contexts(given: SslAttributes) -> Contexts:
-    """Reads all files. ConfigurationError names the file, and what is wrong with it."""
-    for name, file in _named_files(given):
-        _check_readable(name, file)
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = given.endpoint_identification_enabled
-    _configure(client, given)
-    endings = [
-        Ending(f"ssl-trusted-certificates {given.trusted_certificates}: {_subject(each)}", _time_of(each, "notAfter"))
-        for each in client.get_ca_certs()
-    ]
-    server = None
-    if given.certificate is not None:
-        _load_chain(client, given)
-        end_s = _check_own(given)
-        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        server.num_tickets = 0  # Nobody comes back to a session.
-        server.verify_mode = ssl.CERT_REQUIRED if given.require_authentication else ssl.CERT_NONE
-        _configure(server, given)
-        _load_chain(server, given)
-        endings.insert(0, Ending(f"ssl-certificate {given.certificate}", end_s))
-    return Contexts(client, server, tuple(endings))
+    """Reads all files, each once. ConfigurationError names the file, and what is wrong with it."""
+    with _reading(given) as files:
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = given.endpoint_identification_enabled
+        _configure(client, given, files)
+        trusted = files["trusted_certificates"].what
+        endings = [Ending(f"{trusted}: {_subject(each)}", _time_of(each, "notAfter")) for each in client.get_ca_certs()]
+        server = None
+        if given.certificate is not None:
+            _load_chain(client, files)
+            end_s = _check_own(given, files)
+            server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            server.num_tickets = 0  # Nobody comes back to a session.
+            server.verify_mode = ssl.CERT_REQUIRED if given.require_authentication else ssl.CERT_NONE
+            _configure(server, given, files)
+            _load_chain(server, files)
+            endings.insert(0, Ending(files["certificate"].what, end_s))
+        return Contexts(client, server, tuple(endings))
 
 
-def readable_by_others(given: SslAttributes) -> str:
-    """Returns the file with the key if others than its owner may read it. "": nobody else may."""
-    file = given.key or given.certificate
-    return file if file is not None and os.stat(file).st_mode & 0o077 else ""
+@contextlib.contextmanager
+def _reading(given: SslAttributes) -> Iterator[dict[str, _Read]]:
+    """Reads the files and checks who may read and write them. Gives what was read, by the names of the attributes.
+
+    OpenSSL takes files by their names alone. It gets names of memory that holds the bytes which were checked: a file
+    that is replaced after the check, for example by a pipe, is not opened again.
+    """
+    has_key = "key" if given.key is not None else "certificate"
+    with contextlib.ExitStack() as stack:
+        files = {}
+        for name in _FILES:
+            file = getattr(given, name)
+            if file is None:
+                continue
+            what = f"ssl-{name.replace('_', '-')} {file}"
+            try:
+                data = read_secret(file, MAX_FILE_BYTES, is_public=name != has_key)
+            except FileError as error:
+                raise ConfigurationError(f"{what} {error}") from None
+            memory = stack.enter_context(open(os.memfd_create("pywan-tls", os.MFD_CLOEXEC), "wb", buffering=0))
+            memory.write(data)
+            files[name] = _Read(what, f"/proc/self/fd/{memory.fileno()}")
+        yield files
 
 
-def _named_files(given: SslAttributes) -> Iterator[tuple[str, str]]:
-    for name in ("certificate", "key", "trusted_certificates", "revoked_certificates"):
-        file = getattr(given, name)
-        if file is not None:
-            yield f"ssl-{name.replace('_', '-')}", file
-
-
-def _check_readable(name: str, file: str) -> None:
-    try:
-        with open(file, "rb") as opened:
-            size = os.fstat(opened.fileno()).st_size
-            opened.read(1)
-    except OSError as error:
-        raise ConfigurationError(
-            f"{name} {file}: it cannot be read: {error.strerror}; name a PEM file that this process may read"
-        ) from None
-    if size > MAX_FILE_BYTES:
-        raise ConfigurationError(f"{name} {file}: it has {size} bytes, and at most {MAX_FILE_BYTES} are read")
-
-
-def _configure(context: ssl.SSLContext, given: SslAttributes) -> None:
+def _configure(context: ssl.SSLContext, given: SslAttributes, files: dict[str, _Read]) -> None:
     """Sets what both kinds of contexts have in common."""
     context.minimum_version = _VERSIONS[min(given.protocols)]
     context.maximum_version = _VERSIONS[max(given.protocols)]
@@ -110,30 +124,25 @@ def _configure(context: ssl.SSLContext, given: SslAttributes) -> None:
         for cipher in given.ciphers:
             _check_cipher(cipher)
         context.set_ciphers(":".join((*given.ciphers, _SECURITY_LEVEL)))
-    trusted = given.trusted_certificates
-    assert trusted is not None, "SslAttributes.check refuses that"
+    trusted, revoked = files["trusted_certificates"], files.get("revoked_certificates")
     try:
-        context.load_verify_locations(trusted)
+        context.load_verify_locations(trusted.path)
     except (ssl.SSLError, OSError) as error:
         raise ConfigurationError(
-            f"ssl-trusted-certificates {trusted}: {_not_pem(error)}; it has to hold certificates of authorities in PEM"
+            f"{trusted.what}: {_not_pem(error)}; it has to hold certificates of authorities in PEM"
         ) from None
     if not context.cert_store_stats()["x509"]:
-        raise ConfigurationError(f"ssl-trusted-certificates {trusted}: there is no certificate in it")
-    if given.revoked_certificates is not None:
+        raise ConfigurationError(f"{trusted.what}: there is no certificate in it")
+    if revoked is not None:
         try:
-            context.load_verify_locations(given.revoked_certificates)
+            context.load_verify_locations(revoked.path)
         except (ssl.SSLError, OSError) as error:
             raise ConfigurationError(
-                f"ssl-revoked-certificates {given.revoked_certificates}: {_not_pem(error)}; it has to hold lists of"
-                " revoked certificates (X509 CRL) in PEM"
+                f"{revoked.what}: {_not_pem(error)}; it has to hold lists of revoked certificates (X509 CRL) in PEM"
             ) from None
         if not context.cert_store_stats()["crl"]:
-            raise ConfigurationError(
-                f"ssl-revoked-certificates {given.revoked_certificates}: there is no list of revoked certificates (X509"
-                " CRL) in it"
-            )
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+            raise ConfigurationError(f"{revoked.what}: there is no list of revoked certificates (X509 CRL) in it")
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_CHAIN  # An authority between may be revoked, too.
 
 
 def _check_cipher(cipher: str) -> None:
@@ -166,12 +175,12 @@ def _refuse_password() -> str:
     raise ConfigurationError("its key has a password, which nobody could give; take one without")
 
 
-def _load_chain(context: ssl.SSLContext, given: SslAttributes) -> None:
+def _load_chain(context: ssl.SSLContext, files: dict[str, _Read]) -> None:
     """Loads the certificate and the key of this process."""
-    assert given.certificate is not None
-    where = f"ssl-certificate {given.certificate}" + (f", ssl-key {given.key}" if given.key is not None else "")
+    certificate, key = files["certificate"], files.get("key")
+    where = certificate.what + (f", {key.what}" if key is not None else "")
     try:
-        context.load_cert_chain(given.certificate, given.key, password=_refuse_password)
+        context.load_cert_chain(certificate.path, key.path if key is not None else None, password=_refuse_password)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error}") from None
     except ssl.SSLError as error:
@@ -186,15 +195,15 @@ def _load_chain(context: ssl.SSLContext, given: SslAttributes) -> None:
         raise ConfigurationError(f"{where}: {error.strerror or error}") from None
 
 
-def _check_own(given: SslAttributes) -> float:
+def _check_own(given: SslAttributes, files: dict[str, _Read]) -> float:
     """Has the certificate of this process shake hands with itself, and returns when it ends.
 
     So OpenSSL itself says what it thinks of it. Who signed it is for others to judge.
     """
-    what = f"ssl-certificate {given.certificate}"
-    shown = _shaken(given, "server", what)
+    what = files["certificate"].what
+    shown = _shaken(files, "server", what)
     if given.require_authentication:
-        _shaken(given, "client", what)
+        _shaken(files, "client", what)
     now, begins, ends = time.time(), _time_of(shown, "notBefore"), _time_of(shown, "notAfter")
     if ends <= now:
         raise ConfigurationError(f"{what}: it has expired, on {shown['notAfter']}; renew it")
@@ -203,7 +212,7 @@ def _check_own(given: SslAttributes) -> float:
     return ends
 
 
-def _shaken(given: SslAttributes, use: str, what: str) -> dict[str, Any]:
+def _shaken(files: dict[str, _Read], use: str, what: str) -> dict[str, Any]:
     """Returns what the other end of a handshake sees of the certificate when it is used as a server's or a
     client's."""
     shows = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if use == "server" else ssl.PROTOCOL_TLS_CLIENT)
@@ -211,14 +220,13 @@ def _shaken(given: SslAttributes, use: str, what: str) -> dict[str, Any]:
     for context in (shows, looks):
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-    _load_chain(shows, given)
+    _load_chain(shows, files)
     if use == "client":
-        _load_chain(looks, given)  # A server needs one, too.
+        _load_chain(looks, files)  # A server needs one, too.
     looks.verify_mode = ssl.CERT_REQUIRED
     looks.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     looks.verify_flags = ssl.VerifyFlags(looks.verify_flags | _NO_CHECK_TIME)
-    assert given.certificate is not None
-    looks.load_verify_locations(given.certificate)
+    looks.load_verify_locations(files["certificate"].path)
     server, client = (shows, looks) if use == "server" else (looks, shows)
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
@@ -257,4 +265,4 @@ def _subject(certificate: Any) -> str:
     return str(names.get("commonName") or names.get("organizationName") or "without a name")
 
 
-__all__ = ["WARN_DAYS", "Contexts", "Ending", "make_contexts", "readable_by_others"]
+__all__ = ["WARN_DAYS", "Contexts", "Ending", "make_contexts"]

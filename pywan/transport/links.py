@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import socket
 import ssl
 import threading
@@ -16,13 +15,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pywan.base.addresses import Address
+from pywan.base.files import file_state
 from pywan.config.ssl_attributes import CLUSTER, GATEWAY, LOCATOR, SERVER, SslAttributes, ssl_of
 from pywan.errors import ConfigurationError, ConnectivityError, ProtocolError
 from pywan.protocol import between_members, control, gateway
 from pywan.security.identity import NOBODY, Identity
 from pywan.security.manager import Credentials
 from pywan.transport import sockets
-from pywan.transport.contexts import Contexts, make_contexts, readable_by_others
+from pywan.transport.contexts import Contexts, make_contexts
 from pywan.transport.link import Link
 from pywan.transport.tls_words import handshake_in_words
 
@@ -82,9 +82,6 @@ class Links:
         self._looked_s = self._said_s = float("-inf")
         if self._components:
             self.reload()
-            file = readable_by_others(self.attributes)
-            if file:
-                log.warning("others than its owner may read the key in %s; take that right away: chmod 600", file)
 
     # Who speaks TLS
 
@@ -183,14 +180,7 @@ class Links:
         }
 
     def _state(self) -> tuple[object, ...]:
-        found: list[object] = []
-        for file in self.attributes.files:
-            try:
-                stat = os.stat(file)
-                found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
-            except OSError as error:
-                found.append(error.errno)
-        return tuple(found)
+        return tuple(map(file_state, self.attributes.files))
 
     def _say_endings(self, now_s: float) -> None:
         with self._lock:

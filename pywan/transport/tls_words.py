@@ -10,15 +10,15 @@ _SPEAKS_PLAIN = (
 
 # What this end finds wrong with the certificate of the other one, by the number that OpenSSL gives.
 _NOT_BELIEVED = {
-    3: "no list of revoked certificates of its authority is in ssl-revoked-certificates; add it",
+    3: "an authority of its chain has no list of revoked certificates in ssl-revoked-certificates; add the lists of all",
     9: "it is not valid yet; look at the clocks of both ends",
     10: "it has expired; give that end a new one",
-    12: "the list of revoked certificates of its authority has ended; renew ssl-revoked-certificates",
+    12: "the list of revoked certificates of an authority of its chain has ended; renew ssl-revoked-certificates",
     18: "it is self-signed, and not in ssl-trusted-certificates",
     19: "its authority is unknown: it is not in ssl-trusted-certificates",
     20: "its authority is unknown: it is not in ssl-trusted-certificates, or a certificate between is missing",
     21: "its authority is unknown: it is not in ssl-trusted-certificates, or a certificate between is missing",
-    23: "it was revoked; give that end a new one",
+    23: "it was revoked, or an authority between was; give that end a new one",
     24: "what signed it is no authority",
     26: "it is not for this use (server or client); give that end one that is",
     62: "the host name is not in it; put it among its names, or connect by one of those",

@@ -28,7 +28,7 @@ def run_file(session: Session, values: Values) -> Result:
     """Runs the lines of a file. It stops at the first line that fails, unless it is told to go on."""
     path = given_path(values["file"])
     try:
-        data, identity = read_regular(path, MAX_SCRIPT_BYTES, follow=False)
+        data, identity, *_ = read_regular(path, MAX_SCRIPT_BYTES, follow=False)
         text = data.decode()
     except FileError as error:
         raise ConfigurationError(f"run: {path} {error}") from None
