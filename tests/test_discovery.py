@@ -663,3 +663,43 @@ def test_members_are_bounded():
 
 def test_timings_have_the_documented_defaults():
     assert Timings() == Timings(5_000, 500, 10_000, 30, 60_000)
+
+
+def test_where_people_are_asked_only_the_own_site_names_its_locators():
+    """An answer is believed no further than the same request would be."""
+    me = LocatorProfile(1, "h", 1, "me")
+    taken = []
+    state = LocatorState(
+        me, "u", [Address("h", 2)], [Address("h", 9)], extra=lambda: "ours", merge_extra=taken.append, asks_who=True
+    )
+    contacts = {each.address.port: each for each in state.due(0)}
+    assert {port: each.is_own for port, each in contacts.items()} == {2: True, 9: False}
+    assert contacts[2].request["extra"] == "ours" and contacts[9].request["extra"] is None
+
+    def reply(port, site, sites=()):
+        return {
+            "from": LocatorProfile(site, "h", port, f"l{port}").to_map(),
+            "uid": f"u{port}",
+            "sites": [LocatorProfile(of, "h", p, f"l{p}").to_map() for p, of in sites],
+            "extra": f"of {port}",
+        }
+
+    # One of another site names one of this site, and it is another one's word.
+    state.heard(Address("h", 9), contacts[9].request, reply(9, 2, [(3, 1), (8, 2)]), 0)
+    state.heard(Address("h", 2), contacts[2].request, reply(2, 1, [(4, 1), (7, 2)]), 0)
+    candidates = {each.address.port: each for each in state.due(100) if each.address.port != 9}
+    assert {port: each.is_own for port, each in candidates.items()} == {3: False, 8: False, 4: True, 7: False}
+    assert candidates[4].request["extra"] == "ours" and candidates[3].request["extra"] is None
+    with pytest.raises(ProtocolError, match="says that it is locator l3 of this site, which no locator of this site"):
+        state.heard(Address("h", 3), candidates[3].request, reply(3, 1), 100)
+    state.heard(Address("h", 4), candidates[4].request, reply(4, 1), 100)
+    assert state.locators_of(1) == [Address("h", 1), Address("h", 2), Address("h", 4)]
+    assert taken == ["of 2", "of 4"]
+    # Once somebody of this site names it, it is one.
+    state.failed(Address("h", 3), "no", 100)
+    me_too = LocatorProfile(1, "h", 3, "l3").to_map()
+    state.on_join({"uid": "u3", "from": me_too, "role": "local", "extra": None}, 200)
+    again = {each.address.port: each for each in state.due(20_000)}
+    assert again[3].is_own
+    state.heard(Address("h", 3), again[3].request, reply(3, 1), 20_000)
+    assert Address("h", 3) in state.locators_of(1)

@@ -306,7 +306,14 @@ def test_certificates_are_users(file, encrypted):
         users = users.without(name).with_user(name, User(("member",), None))
     write_users(file, users)
     of_ny = Path(shutil.copy(file, file.with_name("of_ny.json")))
-    none = {"username": None, "password": None, "gateway_username": None, "gateway_password": None, "manager": "certificates-file", "users_file": file}
+    none = {
+        "username": None,
+        "password": None,
+        "gateway_username": None,
+        "gateway_password": None,
+        "manager": "certificates-file",
+        "users_file": file,
+    }
     ny = {**none, "users_file": of_ny}
     with one_way(file, ny=ny, ln=none, ssl=encrypted, authenticate_receiver=True) as (here, there):
         here.region["k"] = 1

@@ -13,7 +13,7 @@ from pywan.config.security_attributes import SecurityAttributes
 from pywan.config.table import Row, table
 from pywan.errors import ConfigurationError
 
-_FILES = frozenset(("users_file", "password_file", "gateway_password_file"))
+_FILES = frozenset(("users_file", "password_file", "gateway_password_file", "members_secret_file"))
 PASSWORDS = ("security-password", "gateway-password")  # Options that no command line has.
 
 

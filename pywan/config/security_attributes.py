@@ -112,6 +112,16 @@ class SecurityAttributes(Attributes):
             more="Nobody else can read or write it (0600). It is read for each connection",
         ),
     ] = None
+    members_secret_file: Annotated[
+        str | None,
+        Attribute(
+            "the file with the secret that members and locators of the site prove to each other",
+            read=to_file,
+            option="members-secret-file",
+            more="The same for all of them; for members and locators. Nobody else can read or write it (0600). It is"
+            " read again when it changes",
+        ),
+    ] = None
     allow_plaintext: Annotated[
         bool,
         Attribute(

@@ -48,7 +48,7 @@ from pywan.member.stores import DiskStores
 from pywan.member.tombstones import Tombstones
 from pywan.region.callback_lock import check_no_callback
 from pywan.region.region import Region
-from pywan.security.configured import gateway_identity_of, guard_of, identity_of
+from pywan.security.configured import gateway_identity_of, guard_of, identity_of, secret_of
 from pywan.security.operations import needed_at_member
 from pywan.site.membership import Membership, new_profile
 from pywan.stats import volatile_text
@@ -96,6 +96,7 @@ class MemberCore:
             listener=f"cache {name!r}",
             identity=identity_of(given),
             gateway_identity=gateway_identity_of(given),
+            secret=secret_of(given),
         )
         self.guard = guard_of(given, f"member {name}")
         self.state = MemberState(name, self.links, self.guard)

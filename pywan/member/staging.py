@@ -100,7 +100,8 @@ class RowStages:
         self._find_region = find_region
         self._lock = threading.Lock()
         self._stage_left = threading.Condition(self._lock)  # Notified when a connection is done with its stage.
-        # By who sends them, region, run and task: nobody's rows are taken for those of another one, or of another region.
+        # By who sends them, region, run and task. Nobody's rows are taken for those of somebody else, or of another
+        # region.
         self._tasks: OrderedDict[tuple[Hashable, str, bytes, int], _Task] = OrderedDict()
         self._open: set[Any] = set()
         self._stopping = threading.Event()

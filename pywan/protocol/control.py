@@ -21,6 +21,8 @@ from pywan.errors import ProtocolError, PywanError, RemoteError, SerializationEr
 MAGIC = b"PWC1"
 HEADER = struct.Struct("<4sIII")
 AUTHENTICATE = "authenticate"  # The request that says who asks. It comes first, if at all.
+# The two requests by which members and locators of a site prove its secret to each other (security/members_secret.py).
+PROVE = "prove-member"
 MAX_PAYLOAD_BYTES = 16 * 1024 * 1024
 MAX_DEPTH = 32  # The limit for the depth of maps and lists in each other.
 # The limit for one message, keys included. Once decoded, a value takes up to a hundred times its bytes.

@@ -8,6 +8,7 @@ from pywan.config.classes import make_instance
 from pywan.config.security_attributes import CERTIFICATES_FILE, USERS_FILE, SecurityAttributes
 from pywan.security.guard import Guard
 from pywan.security.identity import Identity
+from pywan.security.members_secret import MembersSecret
 
 METHODS = ("authenticate", "authorize")
 
@@ -15,12 +16,18 @@ METHODS = ("authenticate", "authorize")
 def guard_of(given: SecurityAttributes, who: str) -> Guard:
     """Returns what lets others in at the ports of `who`. ConfigurationError if the manager or its file cannot be
     used."""
-    return Guard(_manager_of(given), who=who)
+    return Guard(_manager_of(given), who=who, secret=secret_of(given))
 
 
 def identity_of(given: SecurityAttributes) -> Identity:
     """Returns what the process shows of itself. ConfigurationError if the file with the password cannot be used."""
     return Identity(given.username, given.password, given.password_file, allow_plaintext=given.allow_plaintext)
+
+
+def secret_of(given: SecurityAttributes) -> MembersSecret | None:
+    """Returns what members and locators of the site prove to each other. ConfigurationError if its file cannot be
+    used."""
+    return MembersSecret(given.members_secret_file) if given.members_secret_file is not None else None
 
 
 def gateway_identity_of(given: SecurityAttributes) -> Identity:
@@ -45,4 +52,4 @@ def _manager_of(given: SecurityAttributes) -> Any:
     return make_instance(given.manager, "security-manager", METHODS)
 
 
-__all__ = ["gateway_identity_of", "guard_of", "identity_of"]
+__all__ = ["gateway_identity_of", "guard_of", "identity_of", "secret_of"]

@@ -16,6 +16,7 @@ from pywan.base.names import printable, quoted
 from pywan.base.threads import EssentialThread, told_error
 from pywan.errors import AuthenticationError, NotAuthorizedError, PywanError
 from pywan.security.manager import Credentials, SecurityManager
+from pywan.security.members_secret import Challenge, MembersSecret
 from pywan.security.permissions import Permission
 from pywan.security.tries import Tries
 
@@ -31,6 +32,7 @@ DECISION_S = 5.0  # So long a decision holds.
 LOOK_S = 5.0  # So often open connections are looked at.
 RIGHT_MAX, PROVEN_MAX, DECISIONS_MAX = 1024, 4096, 8192
 USER_CHARACTERS_MAX = 255
+NOT_PROVEN = "refused: that does not prove the secret of the members of this site"
 # All that a stranger hears. It is the same whether the user is unknown, the password wrong, or the try too early.
 REFUSED = (
     "refused: these credentials are not accepted here; check security-username (to another site: gateway-username) and"
@@ -43,6 +45,16 @@ NEEDED = (
 )
 
 _turns, _proven_turns = threading.BoundedSemaphore(AT_ONCE), threading.BoundedSemaphore(AT_ONCE)
+
+
+class _Members:
+    """Who has proven the secret of the members: each of them, and none in particular."""
+
+    def __str__(self) -> str:
+        return "a member or locator of this site"
+
+
+_MEMBERS = _Members()
 
 
 def _begin_anew() -> None:
@@ -70,12 +82,18 @@ class Guard:
         manager: Decides. None: nobody is asked who they are, and all may do all.
         who: The process, for the log.
         clock: Returns seconds that only grow.
+        secret: What members and locators of the site prove. Who has proven it may do all. None: they prove nothing.
     """
 
     def __init__(
-        self, manager: SecurityManager | None, *, who: str = "", clock: Callable[[], float] = time.monotonic
+        self,
+        manager: SecurityManager | None,
+        *,
+        who: str = "",
+        clock: Callable[[], float] = time.monotonic,
+        secret: MembersSecret | None = None,
     ) -> None:
-        self._manager, self._who, self._clock = manager, who, clock
+        self._manager, self._who, self._clock, self.secret = manager, who, clock, secret
         self._lines = Lines(log)
         self.tries = Tries(clock)
         self._key = os.urandom(32)  # What is remembered of credentials is of use to nobody else.
@@ -93,10 +111,16 @@ class Guard:
         """Whether nobody is asked who they are."""
         return self._manager is None
 
+    @property
+    def knows_its_own(self) -> bool:
+        """Whether a member or locator of the site is told from others."""
+        return not self.is_open or self.secret is not None
+
     def status(self) -> dict[str, Any]:
         """Returns whether somebody is asked, and how many tries failed, as plain values."""
         return {
             "asked": not self.is_open,
+            "members_secret": self.secret is not None,
             "failed_tries": self.tries.failed_count,
             "slowed_tries": self.tries.slowed_count,
         }
@@ -195,7 +219,7 @@ class Guard:
 
     def check(self, principal: Hashable, permission: Permission, what: str) -> None:
         """Raises NotAuthorizedError if `principal` may not do `what`. It names them: it is no stranger who asks."""
-        if not self._may(principal, permission):
+        if principal is not _MEMBERS and not self._may(principal, permission):
             with self._changed:
                 # Who was removed and came back is looked at again.
                 for key in [key for key, (each, _) in self._right.items() if each == principal]:
@@ -227,6 +251,10 @@ class Guard:
         with self._changed:
             _keep(self._decisions, (principal, permission), (may, self._clock() + DECISION_S), DECISIONS_MAX)
         return may
+
+    def say_not_proven(self, place: str, why: str) -> None:
+        """Logs that somebody has not proven the secret of the members."""
+        self._lines.warning("%s: refused %s as a member of this site: %s", self._who, place, printable(why))
 
     # Open connections
 
@@ -284,6 +312,8 @@ class Caller:
         self._guard, self._address, self._place = guard, address, place
         self._certificate = certificate
         self._principal: Hashable | None = None
+        self._challenge: Challenge | None = None
+        self._is_member = False
 
     @property
     def is_known(self) -> bool:
@@ -311,6 +341,42 @@ class Caller:
         self._principal = self._guard.authenticate(
             Credentials(certificate=self._certificate), self._address, self._place
         )
+
+    @property
+    def is_proving(self) -> bool:
+        """Whether it has begun to prove the secret of the members, and has not proven it."""
+        return self._challenge is not None
+
+    def prove(self, request: dict[str, Any], bound_to: bytes) -> dict[str, Any]:
+        """Takes one of the two messages that prove the secret of the members. Returns the reply.
+
+        AuthenticationError: it is not proven.
+        """
+        secret, challenge = self._guard.secret, self._challenge
+        self._principal, self._is_member, self._challenge = None, False, None
+        if secret is None:
+            raise AuthenticationError("refused: this process has no members-secret-file")
+        if challenge is None:
+            try:
+                reply, self._challenge = secret.answer(request, bound_to)
+            except AuthenticationError as error:
+                self._guard.say_not_proven(self._place, str(error))
+                raise AuthenticationError(NOT_PROVEN) from None
+            return reply
+        if not secret.is_proven(challenge, request):
+            self._guard.say_not_proven(self._place, "a wrong proof")
+            raise AuthenticationError(NOT_PROVEN)
+        self._principal, self._is_member = _MEMBERS, True
+        return {}
+
+    def check_member(self, what: str) -> None:
+        """Raises NotAuthorizedError if there is a secret of the members, and it has not proven that."""
+        if self._guard.secret is not None and not self._is_member:
+            self._guard.say_not_proven(self._place, f"{what} without a proof")
+            raise NotAuthorizedError(
+                f"refused: {printable(what)} is for members and locators of this site alone, which prove their"
+                " secret: give members-secret-file"
+            )
 
     def check(self, permission: Permission, what: str) -> None:
         """Raises AuthenticationError if it has not shown who it is, and NotAuthorizedError if it may not do this."""

@@ -21,12 +21,14 @@ def means_all(request: Mapping[str, Any]) -> bool:
 
 
 class Needs(NamedTuple):
-    """What an operation needs. `region` and `key` name the fields of the request that say of which; "": of all."""
+    """What an operation needs. `region` and `key` name the fields of the request that say of which; "": of all.
+    `of_members`: members and locators of the site ask it of each other."""
 
     resource: str
     operation: str
     region: str = ""
     key: str = ""
+    of_members: bool = False
 
     def of(self, request: Mapping[str, Any]) -> Permission:
         """Returns what this request needs. A field that is no name needs all, and is refused later by name."""
@@ -40,21 +42,23 @@ class Needs(NamedTuple):
 
     def __str__(self) -> str:
         parts = [self.resource, self.operation, *([f"({self.region})"] if self.region else [])]
-        return ":".join([*parts, *([f"({self.key})"] if self.key else [])])
+        text = ":".join([*parts, *([f"({self.key})"] if self.key else [])])
+        return f"{text}, of members" if self.of_members else text
 
 
 LOOKS, MANAGES = Needs(CLUSTER, READ), Needs(CLUSTER, MANAGE)
+_OF_MEMBERS = Needs(CLUSTER, MANAGE, of_members=True)
 
 # At a member's control port.
 MEMBER: Mapping[str, Needs] = {
     # Between members.
-    "adopt-buckets": MANAGES,
-    "older-events": MANAGES,
-    "owns-opening": MANAGES,
+    "adopt-buckets": _OF_MEMBERS,
+    "older-events": _OF_MEMBERS,
+    "owns-opening": _OF_MEMBERS,
     "ping": LOOKS,
-    "flush-queue": MANAGES,
+    "flush-queue": _OF_MEMBERS,
     "has-decision": LOOKS,
-    "queue-size": MANAGES,
+    "queue-size": _OF_MEMBERS,
     # Entries.
     "get": Needs(DATA, READ, "region", "key"),
     "put": Needs(DATA, WRITE, "region", "key"),
@@ -112,19 +116,19 @@ MEMBER: Mapping[str, Needs] = {
 LOCATOR: Mapping[str, Needs] = {
     "change-configuration": MANAGES,
     "cluster-configuration": LOOKS,
-    "coordination-ask": MANAGES,
+    "coordination-ask": _OF_MEMBERS,
     "coordination-end-site": MANAGES,
-    "coordination-join": MANAGES,
+    "coordination-join": _OF_MEMBERS,
     "coordination-move-bucket": MANAGES,
-    "coordination-poll": MANAGES,
+    "coordination-poll": _OF_MEMBERS,
     "coordination-revoke": MANAGES,
     "coordination-show": LOOKS,
     "coordination-who": LOOKS,
     "known-sites": LOOKS,
     "locator-join": LOOKS,  # Of a locator of the own site: _OWN_LOCATOR.
-    "member-heartbeat": MANAGES,
-    "member-join": MANAGES,
-    "member-leave": MANAGES,
+    "member-heartbeat": _OF_MEMBERS,
+    "member-join": _OF_MEMBERS,
+    "member-leave": _OF_MEMBERS,
     "members": LOOKS,
     "ping": LOOKS,
     "receiver": LOOKS,
@@ -136,7 +140,7 @@ LOCATOR: Mapping[str, Needs] = {
     "stop": MANAGES,
 }
 # A locator of the own site brings the cluster configuration, which this one takes over.
-_OWN_LOCATOR = MANAGES
+_OWN_LOCATOR = _OF_MEMBERS
 
 # What openings of other protocols need.
 GATEWAY = Permission(DATA, WRITE)  # A sender of another site: its connection carries events of any region.
@@ -158,18 +162,28 @@ def needed_at_member(request: Mapping[str, Any]) -> Permission:
 
 def needed_at_locator(site: int) -> Needed:
     """Returns what tells what a request to a locator of that site needs."""
+    return lambda request: _at_locator(request, site).of(request)
 
-    def needed(request: Mapping[str, Any]) -> Permission:
-        op, asker = str(request.get("op")), request.get("from")
-        if op == "locator-join" and not (
-            isinstance(asker, dict)
-            and type(asker.get("distributed_system_id")) is int
-            and asker["distributed_system_id"] != site
-        ):
-            return _OWN_LOCATOR.of(request)
-        return LOCATOR.get(op, LOOKS).of(request)
 
-    return needed
+def for_members_at_member(request: Mapping[str, Any]) -> bool:
+    """Returns whether members alone ask that of a member."""
+    return MEMBER.get(str(request.get("op")), LOOKS).of_members
+
+
+def for_members_at_locator(site: int) -> Callable[[Mapping[str, Any]], bool]:
+    """Returns what tells whether members and locators of that site alone ask that of a locator."""
+    return lambda request: _at_locator(request, site).of_members
+
+
+def _at_locator(request: Mapping[str, Any], site: int) -> Needs:
+    op, asker = str(request.get("op")), request.get("from")
+    if op == "locator-join" and not (
+        isinstance(asker, dict)
+        and type(asker.get("distributed_system_id")) is int
+        and asker["distributed_system_id"] != site
+    ):
+        return _OWN_LOCATOR
+    return LOCATOR.get(op, LOOKS)
 
 
 __all__ = [
@@ -179,6 +193,9 @@ __all__ = [
     "RECEIVER",
     "Needed",
     "Needs",
+    "for_members_at_locator",
+    "for_members_at_member",
+    "means_all",
     "needed_at_locator",
     "needed_at_member",
     "rows_into",

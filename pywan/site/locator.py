@@ -52,8 +52,8 @@ from pywan.protocol.discovery import (
     Timings,
 )
 from pywan.protocol.members import MAX_LEASE_MS, MIN_LEASE_MS, Member, MemberTable, ReceiverWish, check_profile
-from pywan.security.configured import gateway_identity_of, guard_of, identity_of
-from pywan.security.operations import needed_at_locator
+from pywan.security.configured import gateway_identity_of, guard_of, identity_of, secret_of
+from pywan.security.operations import for_members_at_locator, needed_at_locator
 from pywan.site.coordination_host import CoordinationHost
 from pywan.transport.control import ControlClient, ControlServer, Handler, Reply, call_once, dispatch
 from pywan.transport.links import LOCATOR_PORT, Gate, Links
@@ -183,6 +183,7 @@ class Locator(Described):
             listener=f"locator {name}",
             identity=identity_of(secured),
             gateway_identity=gateway_identity_of(secured),
+            secret=secret_of(secured),
         )
         self._guard = guard_of(secured, f"locator {name}")
         # `_lock` guards the table, and everything below that changes.
@@ -265,6 +266,7 @@ class Locator(Described):
             gate=Gate(self._links, LOCATOR_PORT),
             guard=self._guard,
             needed=needed_at_locator(self.distributed_system_id),
+            for_members=for_members_at_locator(self.distributed_system_id),
             ended=self._coordination.ended,
         )
         if self._host in WILDCARDS:
@@ -286,7 +288,7 @@ class Locator(Described):
             extra=self._configuration.entries,
             extra_digest=self._configuration.digest,
             merge_extra=self._merge_configuration,
-            asks_who=not self._guard.is_open,
+            asks_who=self._guard.knows_its_own,
         )
 
     def _begin(self) -> PywanError | None:

@@ -4,7 +4,9 @@ that cannot work."""
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
+import re
 import ssl
 import time
 from collections.abc import Iterator
@@ -52,6 +54,7 @@ class Contexts:
     client: ssl.SSLContext
     server: ssl.SSLContext | None  # None: this process has no certificate to show.
     endings: tuple[Ending, ...]
+    own: bytes = b""  # SHA-256 of the certificate that `server` shows.
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,7 @@ class _Read:
     path: str
 
 
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 _FILES = ("certificate", "key", "trusted_certificates", "revoked_certificates")
 
 
@@ -78,8 +82,9 @@ def make_contexts(given: SslAttributes) -> Contexts:
         _configure(client, given, files)
         trusted = files["trusted_certificates"].what
         endings = [Ending(f"{trusted}: {_subject(each)}", _time_of(each, "notAfter")) for each in client.get_ca_certs()]
-        server = None
+        server, own = None, b""
         if given.certificate is not None:
+            own = _hash_of(files["certificate"])
             _load_chain(client, files)
             end_s = _check_own(given, files)
             server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -88,7 +93,7 @@ def make_contexts(given: SslAttributes) -> Contexts:
             _configure(server, given, files)
             _load_chain(server, files)
             endings.insert(0, Ending(files["certificate"].what, end_s))
-        return Contexts(client, server, tuple(endings))
+        return Contexts(client, server, tuple(endings), own)
 
 
 @contextlib.contextmanager
@@ -253,6 +258,14 @@ def _shaken(files: dict[str, _Read], use: str, what: str) -> dict[str, Any]:
     seen = (ends[0] if use == "server" else ends[1]).getpeercert()
     assert seen is not None
     return dict(seen)
+
+
+def _hash_of(file: _Read) -> bytes:
+    """Returns the hash of the first certificate in a file, which is the one that is shown. Empty: there is none, which
+    is said elsewhere."""
+    with open(file.path, encoding="ascii", errors="replace") as text:
+        found = _CERTIFICATE.search(text.read())
+    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found[0])).digest() if found else b""
 
 
 def _time_of(certificate: Any, field: str) -> float:

@@ -24,7 +24,7 @@ from pywan.errors import (
 from pywan.forks import of_one_process
 from pywan.protocol import control as wire
 from pywan.security.guard import NEEDED, OPEN, Caller, Guard
-from pywan.security.operations import Needed, needed_at_member
+from pywan.security.operations import Needed, for_members_at_member, needed_at_member
 from pywan.transport import sockets
 from pywan.transport.link import Link
 from pywan.transport.links import OPEN_GATE, PLAIN, Gate, Way
@@ -68,7 +68,8 @@ class ControlServer:
     detach the socket. A client that breaks the protocol loses its connection, and the log gets one line.
 
     `gate` takes the connections in, and says of each which protocol it speaks. `guard` lets requests in: each needs the
-    permission that `needed(request)` returns. The request `authenticate` is answered here.
+    permission that `needed(request)` returns, and is a member's that proves the secret of the members, if there is one
+    and `for_members(request)`. The requests `authenticate` and `prove-member` are answered here.
 
     `ended(peer)` is called in the connection's own thread when a control connection has ended.
     """
@@ -84,6 +85,7 @@ class ControlServer:
         gate: Gate = OPEN_GATE,
         guard: Guard = OPEN,
         needed: Needed = needed_at_member,
+        for_members: Callable[[Mapping[str, Any]], bool] = for_members_at_member,
         max_connections: int = MAX_CONNECTIONS,
         first_bytes_timeout: float = OPENING_TIMEOUT_S,
         frame_timeout: float = FRAME_TIMEOUT_S,
@@ -93,7 +95,7 @@ class ControlServer:
         self.name = name
         self._handler = handler
         self._ended = ended
-        self._gate, self._guard, self._needed = gate, guard, needed
+        self._gate, self._guard, self._needed, self._for_members = gate, guard, needed, for_members
         self._other_protocols = dict(other_protocols or {})
         self._frame_timeout = frame_timeout
         self._idle_timeout = idle_timeout
@@ -158,67 +160,70 @@ class ControlServer:
         sock = connection.sock
         caller = Caller(self._guard, connection.address, connection.place, sock.other_name)
         counts = RequestCounts(MEMORY, self._frame_timeout)
-        frame_deadline = time.monotonic() + self._frame_timeout
-
-        def show_certificate(request_id: int) -> None:
-            """So long a message is no user and password: it is asked who speaks before more of it is taken."""
-            if not caller.is_known and caller.has_certificate:
-                try:
-                    caller.show_certificate()
-                except AuthenticationError as error:
-                    self._reply(sock, request_id, wire.error_reply(error))
-                    raise
-                decoder.max_payload_bytes = wire.MAX_PAYLOAD_BYTES
-
         decoder = wire.Decoder(
             wire.MAX_PAYLOAD_BYTES if caller.is_known else STRANGER_BYTES,
-            on_long=show_certificate,
+            on_long=lambda request_id: self._admit_long(connection, caller, decoder, request_id),
             on_values=counts.unpacks,
         )
+        frame_deadline = time.monotonic() + self._frame_timeout
         if first != wire.MAGIC:
             # With a few more bytes the error can say better what this is. Only bytes that are there already are taken.
             sock.settimeout(0.05)
             with contextlib.suppress(OSError):
                 first += sock.recv(60)
-        data = first
+        data: bytes | None = first
         is_open = False
         try:
-            while True:
+            while data is not None:
                 decoder.add(data)
                 while (message := decoder.next()) is not None:
                     if not self._handle(connection, caller, message, is_open, counts):
                         return
-                    is_open = True
-                    decoder.max_payload_bytes = wire.MAX_PAYLOAD_BYTES
                     frame_deadline = 0.0
+                    if not caller.is_proving:
+                        is_open, decoder.max_payload_bytes = True, wire.MAX_PAYLOAD_BYTES
                 counts.arrives(decoder.buffered)
                 if is_open:
                     connection.waits()
-                if decoder.buffered:
-                    # One limit holds for the whole frame. So a client that sends a byte a second does not hold a thread
-                    # for ever.
-                    if not frame_deadline:
-                        frame_deadline = time.monotonic() + self._frame_timeout
-                    left = frame_deadline - time.monotonic()
-                    if left <= 0:
-                        raise TimeoutError
-                    sock.settimeout(left)
-                else:
+                # One limit holds for the whole frame. So a client that sends a byte a second does not hold a thread for
+                # ever.
+                if not decoder.buffered:
                     frame_deadline = 0.0
-                    sock.settimeout(self._idle_timeout)
-                try:
-                    data = sock.recv(RECEIVE_BYTES)
-                except TimeoutError:
-                    if decoder.buffered:
-                        raise
-                    return  # The connection is idle. The client connects again when it has something to ask.
-                if not data:
-                    if decoder.buffered and not connection.given_up:
-                        raise ProtocolError(f"it ended inside a message, {decoder.buffered} bytes into it")
-                    return
+                elif not frame_deadline:
+                    frame_deadline = time.monotonic() + self._frame_timeout
+                data = self._receive(connection, decoder.buffered, frame_deadline)
         finally:
             counts.end()
             self._ended(connection.peer)
+
+    def _receive(self, connection: Connection, buffered: int, frame_deadline: float) -> bytes | None:
+        """Returns what comes next. None: the connection has ended between two messages, or is idle."""
+        sock = connection.sock
+        left_s = frame_deadline - time.monotonic() if buffered else self._idle_timeout
+        if left_s <= 0:
+            raise TimeoutError
+        sock.settimeout(left_s)
+        try:
+            data = sock.recv(RECEIVE_BYTES)
+        except TimeoutError:
+            if buffered:
+                raise
+            return None  # The client connects again when it has something to ask.
+        if not data and buffered and not connection.given_up:
+            raise ProtocolError(f"it ended inside a message, {buffered} bytes into it")
+        return data or None
+
+    def _admit_long(self, connection: Connection, caller: Caller, decoder: wire.Decoder, request_id: int) -> None:
+        """Looks at the certificate of somebody who begins with a long message, which is no user and password, before
+        more of it is taken. AuthenticationError: nobody is known by it."""
+        if caller.is_known or not caller.has_certificate:
+            return
+        try:
+            caller.show_certificate()
+        except AuthenticationError as error:
+            self._reply(connection.sock, request_id, wire.error_reply(error))
+            raise
+        decoder.max_payload_bytes = wire.MAX_PAYLOAD_BYTES
 
     def _handle(
         self, connection: Connection, caller: Caller, message: wire.Message, is_open: bool, counts: RequestCounts
@@ -228,7 +233,17 @@ class ControlServer:
         The opening of a control connection ends with its first whole request. A stranger's does not end: it gets no
         place among the open ones.
         """
-        is_about_itself = message.body.get("op") == wire.AUTHENTICATE
+        op = message.body.get("op")
+        if op == wire.PROVE:
+            reply = self._prove(connection, caller, message)
+            if reply is None:
+                return False
+            if not caller.is_proving:
+                connection.works() if is_open else connection.opened()
+            self._reply(connection.sock, message.request_id, {**reply, "ok": True})
+            counts.is_done()
+            return True
+        is_about_itself = op == wire.AUTHENTICATE
         if (is_about_itself or not caller.is_known) and not self._authenticate(connection, caller, message):
             return False
         try:
@@ -242,6 +257,15 @@ class ControlServer:
         else:
             self._answer(connection, caller, message, counts)
         return True
+
+    def _prove(self, connection: Connection, caller: Caller, message: wire.Message) -> dict[str, Any] | None:
+        """Takes a message of a member or locator of the site that proves its secret. Returns the reply; None: it is
+        refused, was told so, and the connection ends."""
+        try:
+            return caller.prove(message.body, connection.sock.bound_to)
+        except AuthenticationError as error:
+            self._reply(connection.sock, message.request_id, wire.error_reply(error))
+            return None
 
     def _authenticate(self, connection: Connection, caller: Caller, message: wire.Message) -> bool:
         """Takes the request of somebody who says who it is; any other request stands for the certificate. Returns
@@ -267,7 +291,10 @@ class ControlServer:
         try:
             if not isinstance(request.get("op"), str):
                 raise ProtocolError("the request has no field 'op' that says what is wanted")
-            caller.check(self._needed(request), f"the request {request['op'][:64]!r}")
+            what = f"the request {request['op'][:64]!r}"
+            if self._for_members(request):
+                caller.check_member(what)
+            caller.check(self._needed(request), what)
             result = self._handler(request, peer)
             if isinstance(result, Generator):
                 result = self._stream(sock, message.request_id, result)
@@ -433,15 +460,34 @@ class ControlClient:
 
     def _say_who(self, sock: Link, deadline: float) -> None:
         """Shows who this process is, if it is configured. AuthenticationError: the server does not believe it."""
+        secret = self._way.secret
+        if secret is not None:  # It makes this end known, and a password is not shown to who cannot prove it.
+            fields, nonce = secret.begin()
+            try:
+                reply = self._say(sock, wire.PROVE, fields, deadline)
+                self._say(sock, wire.PROVE, secret.finish(nonce, reply, sock.bound_to), deadline)
+            except AuthenticationError as error:
+                raise AuthenticationError(
+                    f"{self} is no member or locator of this site, or has another members-secret-file: {error}"
+                ) from None
+            return
         shown = self._way.shown_over(sock, str(self))
         if shown is None:
             return
-        body = {"op": wire.AUTHENTICATE, "user": shown.user, "password": shown.password}
+        try:
+            self._say(sock, wire.AUTHENTICATE, {"user": shown.user, "password": shown.password}, deadline)
+        except AuthenticationError as error:
+            raise AuthenticationError(f"{self} does not take user {shown.user!r}: {error}") from None
+
+    def _say(self, sock: Link, op: str, fields: dict[str, Any], deadline: float) -> dict[str, Any]:
+        """Returns the reply to a message about this end. AuthenticationError: it is refused."""
         sock.settimeout(max(0.001, deadline - time.monotonic()))
-        sock.sendall(wire.encode(0, body))
-        refusal = wire.error_of(self._receive(sock, 0, deadline, None))
+        sock.sendall(wire.encode(0, {"op": op, **fields}))
+        reply = self._receive(sock, 0, deadline, None)
+        refusal = wire.error_of(reply)
         if refusal is not None:
-            raise AuthenticationError(f"{self} does not take user {shown.user!r}: {refusal}")
+            raise AuthenticationError(str(refusal))
+        return reply
 
     def _remember(self, sock: Link) -> None:
         self._sock = sock

@@ -35,6 +35,9 @@ class Link(socket.socket):
     flags. ssl.SSLError is an OSError: the connection is of no use any more."""
 
     tls: Tls | None = None
+    # SHA-256 of the certificate of the end that listens, which both ends know: a proof for one connection is of no use
+    # on another one. Empty: nothing is encrypted.
+    bound_to: bytes = b""
 
     @classmethod
     def of(cls, sock: socket.socket) -> Link:

@@ -6,6 +6,7 @@ A `Links` is made once for a member, a locator, a command line or a client, and 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import socket
 import ssl
@@ -21,6 +22,7 @@ from pywan.errors import ConfigurationError, ConnectivityError, ProtocolError
 from pywan.protocol import between_members, control, gateway
 from pywan.security.identity import NOBODY, Identity
 from pywan.security.manager import Credentials
+from pywan.security.members_secret import MembersSecret
 from pywan.transport import sockets
 from pywan.transport.contexts import Contexts, make_contexts
 from pywan.transport.link import Link
@@ -58,6 +60,7 @@ class Links:
         listener: Who listens by it, for errors. "": nobody does.
         identity: What the process shows of itself to members and locators of its own site.
         gateway_identity: What it shows to other sites. They never see the other one.
+        secret: What members and locators of the own site prove to each other. None: they prove nothing.
 
     Raises:
         ConfigurationError: An option or a file cannot be used.
@@ -70,8 +73,9 @@ class Links:
         listener: str = "",
         identity: Identity = NOBODY,
         gateway_identity: Identity = NOBODY,
+        secret: MembersSecret | None = None,
     ) -> None:
-        self.identity, self.gateway_identity = identity, gateway_identity
+        self.identity, self.gateway_identity, self._secret = identity, gateway_identity, secret
         self.attributes = given if isinstance(given, SslAttributes) else ssl_of(given)
         self._components = frozenset(self.attributes.enabled_components)
         if listener:
@@ -87,7 +91,7 @@ class Links:
 
     def way(self, component: str) -> Way:
         """Returns what connects to that component of other processes of the own site."""
-        return Way(self, component, self.identity)
+        return Way(self, component, self.identity, self._secret if component in (CLUSTER, LOCATOR) else None)
 
     @property
     def cluster(self) -> Way:
@@ -200,10 +204,11 @@ class Way:
         links: Of the process.
         component: What speaks TLS, or does not.
         identity: What the process shows of itself there.
+        secret: What both ends prove to each other instead. None: they prove nothing.
     """
 
-    def __init__(self, links: Links, component: str, identity: Identity) -> None:
-        self._links, self.component, self.identity = links, component, identity
+    def __init__(self, links: Links, component: str, identity: Identity, secret: MembersSecret | None = None) -> None:
+        self._links, self.component, self.identity, self.secret = links, component, identity, secret
 
     def shown_over(self, sock: Link, to: str, identity: Identity | None = None) -> Credentials | None:
         """Returns what a connection to `to` is to carry of `identity` (None: that of this way). None: nothing.
@@ -231,6 +236,8 @@ class Way:
         try:
             sock.settimeout(max(0.001, deadline - time.monotonic()))
             sock.encrypt(self._links.contexts().client, address[0].partition("%")[0])
+            assert sock.tls is not None
+            sock.bound_to = hashlib.sha256(sock.tls.object.getpeercert(True) or b"").digest()
             sock.settimeout(timeout)
         except (OSError, ValueError) as error:
             sock.close()
@@ -277,11 +284,13 @@ class Gate:
 
     def _shake_hands(self, connection: Connection, first: bytes) -> None:
         sock = connection.sock
-        context = self._links.contexts().server
+        contexts = self._links.contexts()
+        context = contexts.server
         assert context is not None, "SslAttributes.check_listens refuses that"
         sock.settimeout(connection.time_left())
         try:
             sock.encrypt(context, None, first)
+            sock.bound_to = contexts.own
         except OSError as error:
             if isinstance(error, ssl.SSLError):
                 _linger(connection)
