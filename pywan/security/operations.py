@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from pywan.security.permissions import ANY, CLUSTER, DATA, MANAGE, READ, WRITE, Permission
+from pywan.security.permissions import ANY, CLUSTER, DATA, MANAGE, READ, WRITE, Permission, key_text
 
 
 class Needs(NamedTuple):
@@ -24,7 +24,7 @@ class Needs(NamedTuple):
             self.resource,
             self.operation,
             region.lstrip("/") or ANY if isinstance(region, str) else ANY,
-            str(key) if self.key and key is not None else ANY,
+            key_text(key) if self.key and key is not None else ANY,
         )
 
     def __str__(self) -> str:
