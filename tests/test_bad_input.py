@@ -13,6 +13,7 @@ import pytest
 
 import pywan
 from pywan import _core
+from pywan.base.lines import LINES_AT_ONCE
 from pywan.errors import (
     CacheXmlError,
     ConfigurationError,
@@ -25,7 +26,7 @@ from pywan.errors import (
     RegionNotFoundError,
     SerializationError,
 )
-from pywan.protocol.gateway import SenderHello, encode
+from pywan.protocol.gateway import ClientHello, SenderHello, encode
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.openings import OPENING_TIMEOUT_S
 
@@ -420,3 +421,24 @@ def test_a_cache_that_failed_to_start_leaves_nothing(network, tmp_path, monkeypa
     with pytest.raises(NoLocatorError):
         pywan.Cache("lonely", locators=f"127.0.0.1[{port}]", join_timeout=0.2)
     assert os.listdir(tmp_path) == []
+
+
+def test_openings_of_others_are_no_flood_of_lines(network, caplog):
+    """Each opening of a sender is right and names another queue. Each client goes away within its opening."""
+    caplog.set_level("INFO")
+    _, ln = network.add("ny ln")
+    network.connect([("ny", "ln")])
+    client = encode(ClientHello(ln.data.name, os.urandom(16), 1), _core.FRAME_HELLO)
+    caplog.clear()
+    for n in range(3 * LINES_AT_ONCE):
+        with socket.create_connection(("127.0.0.1", ln.receiver.port), timeout=LIMIT_S) as sock:
+            sock.sendall(hello(numbering=n + 1))
+            assert b"welcome" in sock.recv(4096)
+        with socket.create_connection(("127.0.0.1", ln.cache.port), timeout=LIMIT_S) as sock:
+            sock.sendall(client[:20])
+            sock.shutdown(socket.SHUT_WR)
+            sock.recv(4096)
+    texts = [record.getMessage() for record in caplog.records]
+    for words in (": new queue ", "client 127.0.0.1"):
+        # A second period may begin meanwhile on a slow machine.
+        assert 0 < len([text for text in texts if words in text]) <= 2 * LINES_AT_ONCE, words

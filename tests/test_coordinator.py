@@ -1854,11 +1854,37 @@ def test_a_journal_that_is_damaged_or_newer_is_refused_by_name(tmp_path):
         Journal(newer)
 
 
+@pytest.mark.parametrize("left", [0, 100, 4096])
+def test_a_journal_that_was_cut_off_is_refused_with_the_way_out_and_stays_as_it_is(tmp_path, left):
+    path = tmp_path / "decisions"
+    journal = Journal(path)
+    regions = tuple((f"r{number}", RegionAttributes(Kind.PARTITION)) for number in range(500))
+    journal.append(Store(DecisionId(7, 1), 1, ((7, 1),), "site", (), regions, ()))
+    journal.close()
+    os.truncate(path, left)
+    for _ in range(2):
+        with pytest.raises(DiskAccessError, match=rf"{path}.*start locator --recover-from-members"):
+            Journal(path).read()
+        assert path.stat().st_size == left
+    path.unlink()
+    assert Journal(path).read() == []
+
+
+def test_a_crash_while_a_journal_is_made_leaves_none(tmp_path, monkeypatch):
+    path = tmp_path / "decisions"
+    monkeypatch.setattr(os, "replace", lambda *names: os.close(-1))
+    with pytest.raises(DiskAccessError):
+        Journal(path)
+    monkeypatch.undo()
+    assert not path.exists() and Journal(path).read() == []
+
+
 def test_a_journal_and_what_lies_beside_it_are_for_the_owner_alone_whatever_they_were_before(tmp_path):
     path = tmp_path / "decisions"
     umask = os.umask(0)
     try:
-        path.touch(0o666)  # As somebody who restored a copy of it may have left it.
+        Journal(path).close()
+        path.chmod(0o666)  # As somebody who restored a copy of it may have left it.
         for _ in range(2):
             journal = Journal(path)
             journal.append(Store(DecisionId(7, 1), 1, ((7, 1),), "site", (), (), ()))

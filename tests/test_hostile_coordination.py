@@ -7,6 +7,7 @@ from __future__ import annotations
 import copy
 import functools
 import logging
+import os
 import sqlite3
 import threading
 import time
@@ -713,6 +714,7 @@ DAMAGE = {
     "10^9 buckets": ("UPDATE buckets SET count = 1000000000", ()),
     "-1 buckets": ("UPDATE buckets SET count = -1", ()),
     "a bucket of a text": ("UPDATE buckets SET value = 'bucket'", ()),
+    "nothing": (),
 }  # fmt: skip
 
 
@@ -720,10 +722,13 @@ DAMAGE = {
 def test_a_file_that_cannot_be_is_refused_by_name_with_the_way_out(tmp_path, caplog, what):
     honest_file(tmp_path)
     file = tmp_path / "L" / JOURNAL_FILE
-    database = sqlite3.connect(file)
-    with database:
-        database.execute(*DAMAGE[what])
-    database.close()
+    if what == "nothing":
+        os.truncate(file, 0)
+    else:
+        database = sqlite3.connect(file)
+        with database:
+            database.execute(*DAMAGE[what])
+        database.close()
     with pytest.raises(PywanError, match="start locator --recover-from-members") as failed, locator(dir=tmp_path):
         pass
     assert JOURNAL_FILE in str(failed.value) and isinstance(failed.value, DiskAccessError)

@@ -199,6 +199,19 @@ def test_each_operation_of_a_locator_for_each_role(site, people, user):
         assert refused is not users.may(users.users[user], wanted), op
 
 
+@pytest.mark.parametrize("has, key", [("1", "1"), ("=1", 1), ("=1.0", 1.0), ("='=1'", "=1"), ("=True", True)])
+def test_a_right_to_a_key_is_none_to_a_key_of_another_kind(site, people, has, key):
+    _, cache = site
+    users = read_users(people.file)
+    roles = {**users.roles, "narrow": (Permission.of(f"DATA:READ:data:{has}", "x"),)}
+    write_users(people.file, Users({**users.users, "n": User(("narrow",), hash_of("n"))}, roles))
+    eventually(lambda: _works(lambda: ask(cache, "get", "n", region="data", key=key)))
+    for other in ("1", 1, 1.0, "=1", True, "True", "1.0", b"1", "='=1'"):
+        if (type(other), other) != (type(key), key):
+            with pytest.raises(NotAuthorizedError, match="DATA:READ:data:"):
+                ask(cache, "get", "n", region="data", key=other)
+
+
 def test_permissions_are_of_a_region_and_a_key(site, people):
     _, cache = site
     users = read_users(people.file)

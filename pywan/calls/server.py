@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
 from pywan import _core
+from pywan.base.lines import Lines
 from pywan.coordination.tables import Incarnation
 from pywan.errors import ConnectivityError, IllegalStateError, IncompatibleSystemError, ProtocolError, PywanError
 from pywan.forks import of_one_process
@@ -51,6 +52,7 @@ class CallServer:
     ) -> None:
         self._me, self._site_identity, self._find_region, self._budget = me, site_identity, find_region, budget
         self._questions = questions
+        self._ends = Lines(log)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # Notified when a connection has ended, or the view is new.
         # The caller of each connection, and its number. `_lock` guards it, and the next three.
@@ -68,7 +70,7 @@ class CallServer:
             connection.warning("calls of another member, from %s, refused: %s", connection.place, error)
             self._refuse(sock, error)
         except OSError as error:
-            log.info("calls of another member, from %s: %s", connection.place, error)
+            self._ends.info("calls of another member, from %s: %s", connection.place, error)
 
     def stop(self) -> None:
         """Ends every connection. Returns when calls that are being served are done, after STOP_TIMEOUT_S at the

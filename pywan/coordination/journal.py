@@ -21,6 +21,10 @@ from pywan.coordination.actions import Store
 from pywan.coordination.tables import Bucket, BucketKey
 from pywan.errors import DiskAccessError, ProtocolError
 
+_REMEDY = (
+    "put a copy of it back, or move it away and use `start locator --recover-from-members`: the members then report"
+    " what they know"
+)
 FORMAT = 3  # Of the database, as SQLite's user_version.
 _SCHEMA = """
 CREATE TABLE site (
@@ -40,9 +44,15 @@ class Journal:
     """Opened by one process. Not thread-safe: its owner calls it under one lock, from any thread."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Opens the database, or makes an empty one. DiskAccessError names the file that cannot be used, and why."""
+        """Opens the database, or makes an empty one if there is no file. DiskAccessError names the file that cannot be
+        used, and why."""
         self.path = Path(path)
         with self._reasons("opened"):
+            if not os.path.lexists(self.path):
+                self._make()
+            elif self.path.is_file() and self.path.stat().st_size == 0:
+                # SQLite would take the file for a new database, and remove what lies beside it.
+                raise DiskAccessError(f"{self.path} is empty, and had records; {_REMEDY}")
             make_private(self.path)  # SQLite gives the files that it puts beside this one the same mode.
             self._database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode=WAL")
@@ -50,9 +60,28 @@ class Journal:
             self._database.execute("PRAGMA locking_mode=EXCLUSIVE")
             (version,) = self._database.execute("PRAGMA user_version").fetchone()
             if version == 0:
-                self._database.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
-            elif version != FORMAT:
+                raise DiskAccessError(f"{self.path} is no database with a coordinator's records; {_REMEDY}")
+            if version != FORMAT:
                 raise DiskAccessError(f"{self.path} has format {version}, and this version of pywan reads {FORMAT}")
+
+    def _make(self) -> None:
+        """Makes an empty database. It gets its name when it is whole, so that no crash leaves a file without tables."""
+        fresh = self.path.with_name(f"{self.path.name}.new")
+        beside = [Path(f"{name}{end}") for name in (self.path, fresh) for end in ("-wal", "-shm", "-journal")]
+        for left in (fresh, *beside):  # A crash left them, or somebody has removed the database alone.
+            left.unlink(missing_ok=True)
+        make_private(fresh)
+        database = sqlite3.connect(fresh, isolation_level=None)
+        try:
+            database.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
+        finally:
+            database.close()
+        os.replace(fresh, self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
     def append(self, store: Store) -> None:
         """Writes what was decided. When it returns, it is on the disk."""
@@ -164,8 +193,7 @@ class _Reasons:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, sqlite3.Error | ProtocolError | ValueError | OSError):
             raise DiskAccessError(
-                f"the coordinator's file {self._path} cannot be {self._what}: {error}; put a copy of it back, or move "
-                f"it away and use `start locator --recover-from-members`: the members then report what they know"
+                f"the coordinator's file {self._path} cannot be {self._what}: {error}; {_REMEDY}"
             ) from error
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pywan import _core
-from pywan.base.lines import Outage
+from pywan.base.lines import Lines, Outage
 from pywan.base.threads import start_essential, told_error
 from pywan.coordination.tables import Incarnation
 from pywan.copies.peer_session import PeerSession
@@ -66,6 +66,7 @@ class Peer:
         self._me, self._site_identity, self._openings = me, site_identity, openings
         self._way, self._suspect, self._answered = way, suspect, answered
         self._lane = Outage(log, f"the lane to member {self.member}")
+        self._ends = Lines(log)
         self._talk = Outage(log, f"asking member {self.member} about its copies")
         self._changed = threading.Condition(lock)  # Guards all below.
         self._ending = False
@@ -147,7 +148,7 @@ class Peer:
             self.session.connected()
         ended = self.session.lane.run_over_socket(sock)
         if not self._ending:
-            log.info("the lane to member %s ended: %s", self.member, ended)
+            self._ends.info("the lane to member %s ended: %s", self.member, ended)
 
     def _keep(self, sock: Link) -> None:
         with self._changed:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pywan import _core
+from pywan.base.lines import Lines
 from pywan.errors import ProtocolError
 from pywan.protocol import gateway
 
@@ -54,6 +55,7 @@ class AppliedMemory:
         self._lock = threading.Lock()
         self._sources: dict[tuple[int, str, int], _Source] = {}  # The one that was heard of last comes last.
         self._partitions = 0
+        self._new = Lines(log)  # Each opening may name another queue.
         # By site and sender. A memory stays as long as one of the sender's queues is remembered.
         self._streams: weakref.WeakValueDictionary[tuple[int, str], _core.StreamMemory] = weakref.WeakValueDictionary()
 
@@ -100,7 +102,7 @@ class AppliedMemory:
                 self._streams[key[:2]] = streams
                 source = _Source(hello.partitions, streams, f"{sender}/queue/{hello.numbering:x}/{hello.partitions}")
                 self._partitions += hello.partitions
-                log.info(
+                self._new.info(
                     "gateway sender %s of %s at site %d: new queue %x with %d partitions",
                     hello.sender,
                     hello.member,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pywan.base.files import FileError, read_regular
+from pywan.base.lines import Lines
 from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
 
 log = logging.getLogger("pywan.floors")
@@ -160,6 +161,7 @@ class SourceFloors:
         self._own_site = own_site
         self._file = file
         self._now_ms = now_ms
+        self._ends = Lines(log)
         self._lock = threading.Lock()
         self._sources: dict[tuple[int, str, str], _Source] = {}
         self._load()
@@ -209,7 +211,9 @@ class SourceFloors:
                 del source.floors[origin]
             if not source.floors:
                 del self._sources[source.key]
-                log.info("%s tells that no more events come from it: destroyed keys are no longer kept for it", source)
+                self._ends.info(
+                    "%s tells that no more events come from it: destroyed keys are no longer kept for it", source
+                )
             if set(source.floors) != known:
                 self._save()
 

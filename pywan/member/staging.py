@@ -33,6 +33,7 @@ from pywan.transport.openings import Connection
 
 log = logging.getLogger("pywan.staging")
 _lines = Lines(log)
+_ends = Lines(log)
 
 REPLY_TIMEOUT_S = 10.0  # The time that a client has to take an answer.
 STOP_TIMEOUT_S = 10.0
@@ -145,7 +146,7 @@ class RowStages:
         try:
             self._serve(connection, first)
         except ConnectivityError as error:
-            log.info("client %s went away: %s", connection.place, error)
+            _ends.info("client %s went away: %s", connection.place, error)
             data.refuse(connection.sock, error)
         except (AuthenticationError, NotAuthorizedError) as error:  # The guard has logged why.
             data.refuse(connection.sock, error)
@@ -153,7 +154,7 @@ class RowStages:
             connection.warning("client %s refused: %s", connection.place, str(error))  # Its frames hold the rows.
             data.refuse(connection.sock, error)
         except OSError as error:
-            log.info("client %s: %s", connection.place, error)
+            _ends.info("client %s: %s", connection.place, error)
 
     def _serve(self, connection: Connection, first: bytes) -> None:
         """Takes the rows of one task, and applies them when the client commits."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from pywan.config.values import to_bool
 from pywan.errors import ConfigurationError
-from pywan.security.permissions import ANY, CLUSTER, DATA, MANAGE, READ, WRITE, Permission
+from pywan.security.permissions import ANY, CLUSTER, DATA, MANAGE, READ, WRITE, Permission, key_text
 
 
 def means_all(request: Mapping[str, Any]) -> bool:
@@ -37,7 +37,7 @@ class Needs(NamedTuple):
             self.resource,
             self.operation,
             region.lstrip("/") or ANY if isinstance(region, str) else ANY,
-            str(key) if self.key and key is not None else ANY,
+            key_text(key) if self.key and key is not None else ANY,
         )
 
     def __str__(self) -> str:

@@ -14,6 +14,15 @@ READ, WRITE, MANAGE = "READ", "WRITE", "MANAGE"
 RESOURCES, OPERATIONS = (DATA, CLUSTER), (READ, WRITE, MANAGE)
 
 
+def key_text(key: Any) -> str:
+    """Returns a key as permissions have it. Two keys have the same text only if they are the same key.
+
+    A text key is its own text: `a`. Every other key has `=` in front of what Python writes for it: `=1`, `=2.5`,
+    `=True`. So has a text key that begins with `=`: `='=1'`.
+    """
+    return key if isinstance(key, str) and not key.startswith("=") else f"={key!r}"
+
+
 @dataclass(frozen=True, slots=True)
 class Permission:
     """What is asked for, or what a user has.
@@ -23,7 +32,7 @@ class Permission:
             also "*": both.
         operation: "READ", "WRITE" or "MANAGE". As what a user has, also "*": all of them.
         region: The name of a region. "*": all regions.
-        key: A key, as text. "*": all keys.
+        key: A key, as `key_text` writes it. "*": all keys.
     """
 
     resource: str
@@ -71,4 +80,4 @@ class Permission:
         return ":".join(parts)
 
 
-__all__ = ["ANY", "CLUSTER", "DATA", "MANAGE", "OPERATIONS", "READ", "RESOURCES", "WRITE", "Permission"]
+__all__ = ["ANY", "CLUSTER", "DATA", "MANAGE", "OPERATIONS", "READ", "RESOURCES", "WRITE", "Permission", "key_text"]

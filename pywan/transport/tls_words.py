@@ -10,7 +10,7 @@ _SPEAKS_PLAIN = (
 
 # What this end finds wrong with the certificate of the other one, by the number that OpenSSL gives.
 _NOT_BELIEVED = {
-    3: "an authority of its chain has no list of revoked certificates in ssl-revoked-certificates; add those of all",
+    3: "an authority of its chain has no list of revoked certificates in ssl-revoked-certificates; add it",
     9: "it is not valid yet; look at the clocks of both ends",
     10: "it has expired; give that end a new one",
     12: "the list of revoked certificates of an authority of its chain has ended; renew ssl-revoked-certificates",
