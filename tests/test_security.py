@@ -311,7 +311,12 @@ def test_credentials_of_a_wrong_form_are_refused(site, said):
 def test_nobody_is_asked_where_nothing_is_configured():
     with pywan.Locator("loc", distributed_system_id=1, port=0) as locator:
         assert call_once(locator.address, "ping", way=way("anybody", "x"))["ok"]
-        assert locator.status()["security"] == {"asked": False, "failed_tries": 0, "slowed_tries": 0}
+        assert locator.status()["security"] == {
+            "asked": False,
+            "members_secret": False,
+            "failed_tries": 0,
+            "slowed_tries": 0,
+        }
 
 
 def test_a_password_goes_over_no_plain_connection_unless_it_is_told_so(site):

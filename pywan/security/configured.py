@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pywan.config.classes import make_instance
 from pywan.config.security_attributes import CERTIFICATES_FILE, USERS_FILE, SecurityAttributes
 from pywan.security.guard import Guard
 from pywan.security.identity import Identity
-from pywan.security.members_secret import MembersSecret
+
+if TYPE_CHECKING:
+    from pywan.security.members_secret import MembersSecret
 
 METHODS = ("authenticate", "authorize")
 
@@ -27,7 +29,11 @@ def identity_of(given: SecurityAttributes) -> Identity:
 def secret_of(given: SecurityAttributes) -> MembersSecret | None:
     """Returns what members and locators of the site prove to each other. ConfigurationError if its file cannot be
     used."""
-    return MembersSecret(given.members_secret_file) if given.members_secret_file is not None else None
+    if given.members_secret_file is None:
+        return None
+    from pywan.security.members_secret import MembersSecret  # A process that proves nothing does not load it.
+
+    return MembersSecret(given.members_secret_file)
 
 
 def gateway_identity_of(given: SecurityAttributes) -> Identity:

@@ -9,16 +9,18 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from pywan.base.lines import Lines
 from pywan.base.names import printable, quoted
 from pywan.base.threads import EssentialThread, told_error
 from pywan.errors import AuthenticationError, NotAuthorizedError, PywanError
 from pywan.security.manager import Credentials, SecurityManager
-from pywan.security.members_secret import Challenge, MembersSecret
 from pywan.security.permissions import Permission
 from pywan.security.tries import Tries
+
+if TYPE_CHECKING:
+    from pywan.security.members_secret import Challenge, MembersSecret
 
 log = logging.getLogger("pywan.security")
 

@@ -3,6 +3,7 @@ they have it without sending it."""
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import logging
 import os
@@ -74,7 +75,7 @@ class MembersSecret:
         Args:
             nonce: That of `begin`.
             reply: What the other end has answered.
-            bound_to: What tells the connection from all others: a hash of the certificate of the end that listens.
+            bound_to: What tells the connection from those to other processes: `Link.bound_to`.
 
         Raises:
             AuthenticationError: The other end has not proven that it has the secret.
@@ -119,7 +120,7 @@ def _is_bytes(value: Any, length: int) -> bool:
 
 
 def _words(connecting: bytes, listening: bytes, bound_to: bytes) -> bytes:
-    return connecting + listening + bound_to
+    return connecting + listening + (hashlib.sha256(bound_to).digest() if bound_to else b"")
 
 
 def _proof(key: bytes, end: bytes, words: bytes) -> bytes:

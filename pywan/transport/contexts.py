@@ -4,7 +4,6 @@ that cannot work."""
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import ssl
@@ -54,7 +53,7 @@ class Contexts:
     client: ssl.SSLContext
     server: ssl.SSLContext | None  # None: this process has no certificate to show.
     endings: tuple[Ending, ...]
-    own: bytes = b""  # SHA-256 of the certificate that `server` shows.
+    own: bytes = b""  # The certificate that `server` shows, as DER.
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,7 @@ def make_contexts(given: SslAttributes) -> Contexts:
         endings = [Ending(f"{trusted}: {_subject(each)}", _time_of(each, "notAfter")) for each in client.get_ca_certs()]
         server, own = None, b""
         if given.certificate is not None:
-            own = _hash_of(files["certificate"])
+            own = _shown_of(files["certificate"])
             _load_chain(client, files)
             end_s = _check_own(given, files)
             server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -260,12 +259,12 @@ def _shaken(files: dict[str, _Read], use: str, what: str) -> dict[str, Any]:
     return dict(seen)
 
 
-def _hash_of(file: _Read) -> bytes:
-    """Returns the hash of the first certificate in a file, which is the one that is shown. Empty: there is none, which
-    is said elsewhere."""
+def _shown_of(file: _Read) -> bytes:
+    """Returns the first certificate in a file, which is the one that is shown, as DER. Empty: there is none, which is
+    said elsewhere."""
     with open(file.path, encoding="ascii", errors="replace") as text:
         found = _CERTIFICATE.search(text.read())
-    return hashlib.sha256(ssl.PEM_cert_to_DER_cert(found[0])).digest() if found else b""
+    return ssl.PEM_cert_to_DER_cert(found[0]) if found else b""
 
 
 def _time_of(certificate: Any, field: str) -> float:

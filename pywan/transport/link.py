@@ -35,8 +35,8 @@ class Link(socket.socket):
     flags. ssl.SSLError is an OSError: the connection is of no use any more."""
 
     tls: Tls | None = None
-    # SHA-256 of the certificate of the end that listens, which both ends know: a proof for one connection is of no use
-    # on another one. Empty: nothing is encrypted.
+    # The certificate of the end that listens, as DER, which both ends know: a proof for one connection is of no use on
+    # one to another process. Empty: nothing is encrypted.
     bound_to: bytes = b""
 
     @classmethod

@@ -6,7 +6,6 @@ A `Links` is made once for a member, a locator, a command line or a client, and 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import logging
 import socket
 import ssl
@@ -22,13 +21,13 @@ from pywan.errors import ConfigurationError, ConnectivityError, ProtocolError
 from pywan.protocol import between_members, control, gateway
 from pywan.security.identity import NOBODY, Identity
 from pywan.security.manager import Credentials
-from pywan.security.members_secret import MembersSecret
 from pywan.transport import sockets
 from pywan.transport.contexts import Contexts, make_contexts
 from pywan.transport.link import Link
 from pywan.transport.tls_words import handshake_in_words
 
 if TYPE_CHECKING:
+    from pywan.security.members_secret import MembersSecret
     from pywan.transport.openings import Connection
 
 log = logging.getLogger("pywan.tls")
@@ -237,7 +236,7 @@ class Way:
             sock.settimeout(max(0.001, deadline - time.monotonic()))
             sock.encrypt(self._links.contexts().client, address[0].partition("%")[0])
             assert sock.tls is not None
-            sock.bound_to = hashlib.sha256(sock.tls.object.getpeercert(True) or b"").digest()
+            sock.bound_to = sock.tls.object.getpeercert(True) or b""
             sock.settimeout(timeout)
         except (OSError, ValueError) as error:
             sock.close()
