@@ -500,7 +500,7 @@ class LocatorState:
         If all places are taken, candidates that failed are dropped, those with the most failures first. If there are
         none, the new ones are left out. They will be told again.
         """
-        fresh = {}
+        fresh: dict[Address, bool] = {}
         for address, is_own in told:
             target = self._targets.get(address)
             if target is not None:

@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from pywan.base.files import FileError, file_state, read_secret
 from pywan.base.lines import Lines
@@ -115,7 +115,7 @@ class MembersSecret:
         )
 
 
-def _is_bytes(value: Any, length: int) -> bool:
+def _is_bytes(value: Any, length: int) -> TypeGuard[bytes]:
     return isinstance(value, bytes) and len(value) == length
 
 
