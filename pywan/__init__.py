@@ -50,6 +50,7 @@ _ERRORS = (
     "NotAuthorizedError",
     "RemoteError",
     "QueueFullError",
+    "LowMemoryError",
     "DiskError",
     "DiskAccessError",
     "OutOfMemoryError",

@@ -114,6 +114,11 @@ class DiskAccessError(QueueFullError, DiskError):
     """A log cannot be written at present, for example because its disk is full. The operation did not happen."""
 
 
+class LowMemoryError(QueueFullError):
+    """A member is above its limit of memory, and takes only changes that need no memory: destroys, clears, values that
+    are not longer. The operation did not happen."""
+
+
 class OutOfMemoryError(PywanError, MemoryError):
     """A process had no memory for what it was asked to do. A part of it may have been done."""
 

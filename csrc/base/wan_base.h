@@ -34,6 +34,7 @@ typedef enum {
                       any more. Nothing was changed now. */
     WAN_MADE_BEFORE, /* An earlier attempt of the call made the change. Nothing was changed now. */
     WAN_GIVEN_UP,    /* The site has given the caller up. Nothing was changed now. */
+    WAN_LOW_MEMORY,  /* Only of a detail: this member, or one that has a copy, is above its limit of memory. */
 } wan_status;
 
 #define WAN_DETAIL_BYTES 512

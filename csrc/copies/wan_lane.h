@@ -89,6 +89,9 @@ enum {
     WAN_ANSWER_KINDS
 };
 
+/* In `count` of the header of LANE_ANSWER and PONG: the member is above its limit of memory. */
+#define WAN_LANE_SHORT 1u
+
 /* One section's answer. A LANE_ANSWER with the id 0 answers no question: this member has adopted a later epoch. */
 typedef struct {
     uint32_t region, bucket;

@@ -510,6 +510,7 @@ int wan_tail_holds_back(wan_tail *tail, uint32_t number, uint64_t now_us)
         if (copy->state != WAN_COPY_LEARNING || copy->refused) continue;
         const wan_lane_state *state = __atomic_load_n(&tail->lanes[copy->lane], __ATOMIC_ACQUIRE);
         if (!state || load(&state->answered_us) + WAN_LEARNER_AWAY_US <= now_us) continue;
+        if (__atomic_load_n(&state->is_short, __ATOMIC_RELAXED)) continue; /* It takes nothing until it has memory. */
         if (unsent(bucket, copy) <= WAN_LEARNER_BYTES_MAX) {
             copy->behind_us = 0;
             continue;

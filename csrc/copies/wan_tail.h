@@ -168,6 +168,8 @@ typedef struct {
     void (*run)(void *runner, const wan_lane_wait *wait);
     void *runner;
     uint32_t has_settled; /* Some tail has a bit in `settled` for this lane. Whoever sets it wakes the lane. Atomic. */
+    uint32_t is_short;    /* The member said with its last answer that it is above its limit of memory. */
+    char other[64];       /* The name of the member, perhaps cut. Set before any tail names the lane. */
 } wan_lane_state;
 
 enum { WAN_COPY_LEARNING = 0, WAN_COPY_WAITED = 1 }; /* Waited: a change counts only when this copy has it too. */
@@ -303,6 +305,18 @@ typedef struct wan_tail {
     /* A listener may stand still for so long before changes that wait for it are dropped. Atomic. */
     uint64_t heard_limit_us;
 } wan_tail;
+
+/* A copy of the bucket that is waited for, and whose member is above its limit of memory: the lane there. NULL: there
+ * is none. Under the bucket's lock. */
+static inline const wan_lane_state *wan_tail_short_copy(const wan_tail *tail, const wan_tail_bucket *bucket)
+{
+    for (uint32_t n = 0; n < bucket->copy_count; n++) {
+        const wan_tail_copy *copy = &bucket->copies[n];
+        const wan_lane_state *state = __atomic_load_n(&tail->lanes[copy->lane], __ATOMIC_ACQUIRE);
+        if (copy->state == WAN_COPY_WAITED && state && __atomic_load_n(&state->is_short, __ATOMIC_RELAXED)) return state;
+    }
+    return NULL;
+}
 
 /* Room for a change at the end of a bucket's tail. The bucket's lock is held. */
 typedef struct {

@@ -67,8 +67,15 @@ wan_status wan_slab_init(wan_slab *slab)
     return slab->stripes ? WAN_OK : WAN_FAIL(WAN_NO_MEMORY, "no memory for a region's table");
 }
 
+void wan_slab_set_limit(wan_slab *slab, wan_limit *limit)
+{
+    WAN_DEBUG_CHECK(!slab->blocks && !slab->mapped && !slab->large_bytes);
+    slab->limit = limit;
+}
+
 void wan_slab_close(wan_slab *slab)
 {
+    wan_limit_release(slab->limit, wan_slab_bytes(slab));
     for (wan_slab_block *block = slab->blocks, *next; block; block = next) {
         next = block->next;
         ALLOW(block, BLOCK_BYTES);
@@ -140,6 +147,7 @@ static int add_block(wan_slab *slab)
         slab->blocks = block;
     }
     free_whole(slab, block);
+    wan_limit_charge(slab->limit, BLOCK_BYTES);
     return 1;
 }
 
@@ -154,6 +162,7 @@ static void idle(wan_slab *slab, wan_slab_block *block)
     block->next_idle = slab->idle;
     slab->idle = block;
     slab->block_count--;
+    wan_limit_release(slab->limit, BLOCK_BYTES);
 }
 
 /* The caller holds the slab's lock. */
@@ -237,6 +246,19 @@ static wan_slab_piece *cut_piece(wan_slab *slab, uint32_t number, uint32_t bytes
     return piece;
 }
 
+int wan_slab_has_room(wan_slab *slab, uint32_t number, uint32_t bytes)
+{
+    wan_slab_stripe *stripe = &slab->stripes[number % WAN_SLAB_STRIPES];
+    wan_lock_take(&stripe->lock);
+    int has = stripe->open[class_of(bytes)] != NULL;
+    wan_lock_release(&stripe->lock);
+    if (has) return 1;
+    wan_lock_take(&slab->lock);
+    for (uint32_t order = PIECE_ORDER; order < WAN_SLAB_ORDERS && !has; order++) has = slab->free[order] != NULL;
+    wan_lock_release(&slab->lock);
+    return has;
+}
+
 void *wan_slab_take(wan_slab *slab, uint32_t number, uint32_t bytes)
 {
     wan_slab_stripe *stripe = &slab->stripes[number % WAN_SLAB_STRIPES];
@@ -305,6 +327,7 @@ static void *take_mapped(wan_slab *slab, uint64_t bytes)
         madvise(array->mapping, bytes, MADV_HUGEPAGE);
     }
     array->in_use = 1;
+    wan_limit_charge(slab->limit, bytes);
     wan_lock_release(&slab->lock);
     return array->mapping;
 }
@@ -317,6 +340,7 @@ static void give_mapped(wan_slab *slab, void *at)
     /* The pages read as zeros afterwards, and the next user of the array needs zeros. */
     madvise(at, array->bytes, MADV_DONTNEED);
     array->in_use = 0;
+    wan_limit_release(slab->limit, array->bytes);
     wan_lock_release(&slab->lock);
 }
 

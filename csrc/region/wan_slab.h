@@ -8,6 +8,7 @@
 #ifndef WAN_SLAB_H
 #define WAN_SLAB_H
 #include "base/wan_base.h"
+#include "base/wan_limit.h"
 #include "base/wan_lock.h"
 
 #define WAN_SLAB_SMALL_BYTES_MAX 1024u /* Larger requests are cut from a block, or mapped on their own. */
@@ -38,6 +39,8 @@ typedef struct {
     struct mapped_array *mapped;
     uint32_t block_count; /* Blocks that have memory. */
     wan_lock lock;        /* Guards everything but the stripes. A thread takes it after a stripe's lock. */
+    wan_limit *limit;     /* Of the member, which counts what the slab takes. NULL: there is none. */
+    uint64_t large_bytes; /* Bytes of entries beside the slab, which are too large for it. Atomic. */
 } wan_slab;
 
 /* WAN_NO_MEMORY: there is nothing to close. */
@@ -57,6 +60,19 @@ void wan_slab_give_array(wan_slab *slab, void *at, uint64_t bytes);
 
 /* Gives the memory of the spare block back too, because little is needed from now on. */
 void wan_slab_drop_spare(wan_slab *slab);
+
+/* Counts what the slab takes for this limit from now on. Nothing was taken yet. */
+void wan_slab_set_limit(wan_slab *slab, wan_limit *limit);
+/* Counts an entry beside the slab, which came or went. */
+static inline void wan_slab_note_large(wan_slab *slab, uint64_t bytes, int came)
+{
+    if (!slab->limit) return;
+    __atomic_fetch_add(&slab->large_bytes, came ? bytes : -bytes, __ATOMIC_RELAXED);
+    if (came) wan_limit_charge(slab->limit, bytes);
+    else wan_limit_release(slab->limit, bytes);
+}
+/* Whether wan_slab_take would need no more memory from the system. */
+int wan_slab_has_room(wan_slab *slab, uint32_t stripe, uint32_t bytes);
 
 /* The most memory that the system may have given for the slab: blocks in use, and arrays of their own. */
 uint64_t wan_slab_bytes(wan_slab *slab);

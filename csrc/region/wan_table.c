@@ -48,6 +48,17 @@ void wan_table_close(wan_table *table)
     table->buckets = NULL;
 }
 
+uint64_t wan_table_free_bytes(wan_table *table)
+{
+    uint64_t taken = 0;
+    for (uint32_t n = 0; n < table->shard_count; n++) {
+        const uint64_t layout = __atomic_load_n(&table->shards[n].layout, __ATOMIC_RELAXED);
+        taken += wan_read(&table->shards[n].bytes) + (layout ? (wan_layout_mask(layout) + 1) * sizeof(wan_line) : 0);
+    }
+    const uint64_t all = wan_slab_bytes(&table->slab) + wan_read(&table->slab.large_bytes);
+    return all > taken ? all - taken : 0;
+}
+
 static inline uint32_t seconds_of(uint64_t ms) { return ms / 1000 < UINT32_MAX ? (uint32_t)(ms / 1000) : UINT32_MAX; }
 
 /* Notes about how many bytes the shrunk tombstones take in a log. */
@@ -77,6 +88,7 @@ static wan_entry *take_entry(wan_shard *shard, const wan_change *change, uint32_
     wan_entry *entry = bytes <= WAN_SLAB_SMALL_BYTES_MAX ? wan_slab_take(shard->slab, stripe_of(shard), (uint32_t)bytes)
                                                          : malloc(bytes);
     if (!entry) return NULL;
+    if (bytes > WAN_SLAB_SMALL_BYTES_MAX) wan_slab_note_large(shard->slab, bytes, 1);
     entry->capacity = (uint32_t)(bytes - sizeof *entry - change->key_length);
     entry->key_length = change->key_length;
     entry->key_form = change->key_form;
@@ -92,6 +104,7 @@ static void give_entry(wan_slab *slab, wan_entry *entry)
         wan_slab_give(slab, entry, (uint32_t)bytes);
         return;
     }
+    wan_slab_note_large(slab, bytes, 0);
     wan_memory_note_freed(bytes);
     free(entry);
 }
@@ -376,6 +389,26 @@ static inline int fits(const wan_entry *entry, uint32_t length)
     return length <= entry->capacity && (uint64_t)length * 2 + 64 >= entry->capacity;
 }
 
+/* Whether the shard has to get more slots before another key can come. */
+static inline int is_full(const wan_shard *shard)
+{
+    return !shard->layout || ((uint64_t)shard->used + 1) * 4 > wan_shard_slots(shard) * 3;
+}
+
+int wan_table_grows(wan_shard *shard, const wan_change *change, int counts_free)
+{
+    if (change->operation == WAN_DESTROY) return 0;
+    const wan_entry *entry =
+        wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form);
+    wan_change looked = *change;
+    const wan_outcome outcome = decide(shard, entry, &looked);
+    if (outcome != WAN_CREATED && outcome != WAN_UPDATED) return 0;
+    if (entry && entry->state != WAN_ENTRY_TOMBSTONE && change->value_length <= entry->capacity) return 0;
+    const uint64_t bytes = entry_bytes(change->key_length, change->value_length);
+    if (!counts_free || bytes > WAN_SLAB_SMALL_BYTES_MAX || (!entry && is_full(shard))) return 1;
+    return !wan_slab_has_room(shard->slab, stripe_of(shard), (uint32_t)bytes);
+}
+
 wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
 {
     wan_slot *slot = find_slot(shard, change->hash, change->key, change->key_length, change->key_form);
@@ -402,8 +435,7 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change)
         wan_entry *fresh = take_entry(shard, change, length);
         if (!fresh) return WAN_OUT_OF_MEMORY;
         if (!slot) {
-            int is_full = !shard->layout || ((uint64_t)shard->used + 1) * 4 > wan_shard_slots(shard) * 3;
-            if (is_full && !grow(shard)) {
+            if (is_full(shard) && !grow(shard)) {
                 give_entry(shard->slab, fresh);
                 return WAN_OUT_OF_MEMORY;
             }

@@ -180,6 +180,9 @@ wan_outcome wan_table_apply(wan_shard *shard, wan_change *change);
  * entry lost the value of this very version, wan_table_apply does not give the value back, because the event counts as
  * applied before. */
 wan_outcome wan_table_invalidate(wan_shard *shard, wan_change *change);
+/* Whether the change would make the table larger. With `counts_free`: whether it would take memory from the system. A
+ * destroy never does: its tombstone takes less than there was, or little. */
+int wan_table_grows(wan_shard *shard, const wan_change *change, int counts_free);
 /* Says what wan_table_apply would do, and changes nothing. It is for callers that must reserve room elsewhere first. */
 wan_outcome wan_table_decide(wan_shard *shard, wan_change *change);
 /* The entry or tombstone of a key. NULL: there is none. */
@@ -264,6 +267,17 @@ static inline wan_entry *wan_shard_entry(const wan_shard *shard, uint64_t at)
 {
     return wan_slot_entry(wan_layout_lines(shard->layout)[at / WAN_LINE_SLOTS].slots[at % WAN_LINE_SLOTS]);
 }
+
+/* Counts what the table takes for this limit from now on. Nothing was put yet. */
+static inline void wan_table_set_limit(wan_table *table, wan_limit *limit)
+{
+    wan_slab_set_limit(&table->slab, limit);
+}
+/* Whether changes that need memory are refused, because the table's member is above its limit. */
+static inline int wan_table_is_short(const wan_table *table) { return wan_limit_is_short(table->slab.limit); }
+/* The bytes that the table has from the system, and that new entries can take. It needs no lock, and may be a little
+ * wrong while others change the table. */
+uint64_t wan_table_free_bytes(wan_table *table);
 
 /* Everything that was in a shard. It can be freed without the shard's lock. */
 typedef struct {

@@ -27,6 +27,14 @@ wan_status wan_store_new(const wan_env *env, const char *directory, uint64_t mem
     return WAN_OK;
 }
 
+void wan_store_set_limit(wan_store *store, wan_limit *limit)
+{
+    wan_lock_take(&store->lock);
+    store->limit = limit;
+    wan_limit_charge(limit, store->memory_bytes);
+    wan_lock_release(&store->lock);
+}
+
 void wan_store_hold(wan_store *store)
 {
     wan_lock_take(&store->lock);
@@ -54,6 +62,7 @@ void wan_store_release(wan_store *store)
     uint32_t left = --store->users;
     wan_lock_release(&store->lock);
     if (left) return;
+    wan_limit_release(store->limit, store->memory_bytes);
     for (uint32_t id = 1; id < store->segment_count; id++) {
         wan_segment *segment = wan_store_segment(store, id);
         free(segment->runs);
@@ -182,6 +191,7 @@ static wan_status take_new(wan_store *store, wan_lease *lease, uint64_t bytes, u
     if (bytes > size) size = (bytes + PAGE_BYTES - 1) & ~(uint64_t)(PAGE_BYTES - 1);
     const uint64_t memory_size = size;
     int is_file = store->memory_bytes + size > store->memory_limit;
+    if (store->directory && wan_limit_is_short(store->limit)) is_file = 1;
     if (is_file && size < file_size) size = file_size;
 
     uint32_t id = 0;
@@ -207,6 +217,7 @@ static wan_status take_new(wan_store *store, wan_lease *lease, uint64_t bytes, u
     segment->is_file = (uint8_t)is_file;
     segment->holds_blocks = (uint8_t)is_block;
     wan_add_guarded(is_file ? &store->file_bytes : &store->memory_bytes, size);
+    if (!is_file) wan_limit_charge(store->limit, size);
     *at = base;
     *segment_id = id;
     /* There is room for more of the kind, so the segment is lent. A very long record stands alone. */
@@ -303,6 +314,7 @@ static void free_segment(wan_store *store, uint32_t id)
         return;
     }
     wan_add_guarded(is_file ? &store->file_bytes : &store->memory_bytes, -bytes);
+    if (!is_file) wan_limit_release(store->limit, bytes);
     drop_id(store, id);
     if (!is_file && bytes == WAN_SEGMENT_BYTES && store->spare_memory_count < WAN_SPARE_SEGMENTS) {
         store->spare_memory[store->spare_memory_count++] = base;

@@ -11,6 +11,7 @@
 #define WAN_STORE_H
 #include "base/wan_base.h"
 #include "base/wan_env.h"
+#include "base/wan_limit.h"
 #include "base/wan_lock.h"
 #include "base/wan_thread.h"
 
@@ -71,6 +72,7 @@ typedef struct {
     char *directory; /* The directory for overflow files. NULL: there are none, and the limit is final. */
     /* Bytes of memory segments before files are used. At least one segment of each kind. */
     uint64_t memory_limit;
+    wan_limit *limit; /* Of the member. While that is short, new segments are files where there may be some. Or NULL. */
     /* The segments by their ids, see wan_store_segment. A segment never moves in this list. Id 0 is never used. */
     wan_segment *pages[WAN_SEGMENT_PAGES];
     uint32_t segment_count; /* The next id that was never given. Ids begin at 1. */
@@ -89,6 +91,8 @@ typedef struct {
 
 /* Makes a new store with one user. WAN_NO_MEMORY: there is none. */
 wan_status wan_store_new(const wan_env *env, const char *directory, uint64_t memory_limit, wan_store **store);
+/* Counts the memory of the store for this limit from now on. */
+void wan_store_set_limit(wan_store *store, wan_limit *limit);
 /* Adds a user. */
 void wan_store_hold(wan_store *store);
 /* Takes a user away. The store is freed with the last one. If there are others, this user has given back everything

@@ -7,6 +7,7 @@ of the package imports this module.
 from pywan._core import _finder  # First: it finds the others.
 from pywan._core.base.budget import MemoryBudget
 from pywan._core.base.clock import Bell, Clock
+from pywan._core.base.limit import MemoryLimit
 from pywan._core.base.status import checks_stop_the_process, crc32c, crc32c_portable, forks, trim_memory
 from pywan._core.base.tables import (
     ASK_DECIDED,

@@ -163,6 +163,35 @@ class MemoryBudget:
         """The bytes in use: of changes that copies have yet to acknowledge, of calls that wait, of changes that
         listeners are still to be told, and of what is remembered of calls."""
 
+class MemoryLimit:
+    """The memory of a member's process, at most `limit` bytes. From `critical` bytes on, changes that need memory are
+    refused, until there are less than `calm`."""
+
+    def __new__(cls, limit: int, critical: int, calm: int) -> Self: ...
+    def note(self, other: int, free: int, left: int | None = None) -> None:
+        """Tells how many bytes the process has beside the counted ones, how many of these are free for new entries, and
+        how many the machine has left, if these are too few."""
+    @property
+    def is_short(self) -> bool:
+        """Whether changes that need memory are refused."""
+    @property
+    def limit(self) -> int: ...
+    @property
+    def critical(self) -> int: ...
+    @property
+    def counted(self) -> int:
+        """The bytes that regions and queues have from the system."""
+    @property
+    def used(self) -> int:
+        """The bytes of the process: what was measured, and what was counted since."""
+    @property
+    def free(self) -> int: ...
+    @property
+    def refused(self) -> int: ...
+    @property
+    def shorts(self) -> int:
+        """How often the memory has become short."""
+
 class LogBudget:
     """The bytes that several logs may take together: those in one directory of a disk store."""
 
@@ -180,6 +209,8 @@ class EventQueue:
     runs of stream partitions, one for each bucket of a region that several members hold."""
 
     reachable: bool
+    def limit_memory(self, memory: MemoryLimit) -> None:
+        """Counts the queue's memory for this limit of its member."""
     def set_full_policy(self, policy: str, timeout_ms: float = 0.0, slow_disk_ms: float = 10000.0) -> None:
         """Says what an enqueue does if it finds no room: "block" (it waits for `timeout_ms`, then it is refused),
         "refuse", "drop-oldest" or "drop-newest" (both counted)."""
@@ -519,6 +550,11 @@ class RegionCore(RegionCalls):
         forwards: bool = True,
         **kwargs: Any,
     ) -> Self: ...
+    def limit_memory(self, memory: MemoryLimit) -> None:
+        """Counts what the region takes for this limit of its member. Nothing was put yet."""
+    @property
+    def free_bytes(self) -> int:
+        """The bytes that the region has from the system, and that new entries can take."""
     def share(self, tail: Tail, route: Any, reads_copies: bool = False, content: bool = False) -> None:
         """From now on several members hold the region: its changes go into `tail`, and count when all copies that are
         waited for have them."""
@@ -798,7 +834,7 @@ class LaneReceiverSession(Session):
 class LaneSender(LaneState):
     """Sends the changes and images of buckets to one other member."""
 
-    def __new__(cls, number: int, about: str, member_timeout_ms: int) -> Self: ...
+    def __new__(cls, number: int, about: str, member_timeout_ms: int, other: str = "") -> Self: ...
     @property
     def session(self) -> LaneSenderSession: ...
     @property
@@ -831,8 +867,15 @@ class LaneSender(LaneState):
 class LaneReceiver:
     """Takes what one other member sends of the buckets whose copies are here."""
 
-    def __new__(cls, find_region: Callable[[str], RegionCore | None], member_timeout_ms: int, member: int = 0) -> Self:
-        """`member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket."""
+    def __new__(
+        cls,
+        find_region: Callable[[str], RegionCore | None],
+        member_timeout_ms: int,
+        member: int = 0,
+        memory: MemoryLimit | None = None,
+    ) -> Self:
+        """`member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket. `memory`:
+        the limit of this member, whose state each answer tells."""
     @property
     def promise(self) -> Promise: ...
     @property

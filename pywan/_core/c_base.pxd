@@ -5,7 +5,8 @@ cdef extern from "base/wan_base.h" nogil:
     enum: WAN_RECORD_FORMAT
     ctypedef enum wan_status:
         WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW,
-        WAN_CLOSED, WAN_BROKEN, WAN_ELSEWHERE, WAN_TOO_FEW, WAN_IN_DOUBT, WAN_MADE_BEFORE, WAN_GIVEN_UP
+        WAN_CLOSED, WAN_BROKEN, WAN_ELSEWHERE, WAN_TOO_FEW, WAN_IN_DOUBT, WAN_MADE_BEFORE, WAN_GIVEN_UP,
+        WAN_LOW_MEMORY
     ctypedef struct wan_breakage:
         pass
     wan_status wan_refuse_broken(const wan_breakage *broken)
@@ -136,6 +137,16 @@ cdef extern from "base/wan_budget.h" nogil:
     bint wan_budget_remembers(const wan_budget *budget)
     void wan_budget_note_wait(wan_budget *budget)
     wan_status wan_budget_wait(wan_budget *budget, uint32_t timeout_ms)
+
+cdef extern from "base/wan_limit.h" nogil:
+    ctypedef struct wan_limit:
+        uint32_t is_short, shorts
+        uint64_t limit, critical, calm, counted, free, left, refused
+    void wan_limit_init(wan_limit *limit, uint64_t bytes, uint64_t critical, uint64_t calm)
+    void wan_limit_note(wan_limit *limit, int64_t other, uint64_t free, uint64_t left)
+    uint64_t wan_limit_used(const wan_limit *limit)
+    bint wan_limit_is_short(const wan_limit *limit)
+    wan_status wan_limit_refuse(wan_limit *limit)
 
 cdef extern from "base/wan_memory.h" nogil:
     bint wan_memory_trim(uint64_t least)

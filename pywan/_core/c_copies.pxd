@@ -62,6 +62,8 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint64_t promised_until_us
         uint32_t is_connected, wants_promise
         uint64_t answered_us
+        uint32_t is_short
+        char *other
         void (*run)(void *runner, const wan_lane_wait *wait) noexcept nogil
         void *runner
     ctypedef struct wan_tail_copy:
@@ -132,6 +134,7 @@ cdef extern from "copies/wan_tail.h" nogil:
     wan_status wan_tail_init(wan_tail *tail, uint32_t buckets, uint32_t shards, uint32_t min_copies)
     void wan_tail_close(wan_tail *tail)
     uint8_t wan_tail_role(const wan_tail *tail, uint32_t bucket)
+    const wan_lane_state *wan_tail_short_copy(const wan_tail *tail, const wan_tail_bucket *bucket)
     bint wan_tail_lease_runs(const wan_tail *tail)
     wan_status wan_tail_entry_check(const uint8_t *at, uint64_t bytes, bint is_image)
     void wan_tail_set_lease(wan_tail *tail, uint64_t until_us)

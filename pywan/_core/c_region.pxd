@@ -55,7 +55,10 @@ cdef extern from "region/wan_table.h" nogil:
     ctypedef struct wan_bucket:
         uint32_t number, first_shard, shard_count
         uint8_t role
+    ctypedef struct wan_slab:
+        wan_limit *limit
     ctypedef struct wan_table:
+        wan_slab slab
         wan_shard *shards
         wan_bucket *buckets
         uint32_t shard_count, bucket_count
@@ -108,6 +111,10 @@ cdef extern from "region/wan_table.h" nogil:
     void wan_table_free(wan_shard_content content)
     const uint8_t *wan_entry_value(const wan_entry *entry)
     void wan_table_drop_spare(wan_table *table)
+    void wan_table_set_limit(wan_table *table, wan_limit *limit)
+    bint wan_table_is_short(const wan_table *table)
+    bint wan_table_grows(wan_shard *shard, const wan_change *change, bint counts_free)
+    uint64_t wan_table_free_bytes(wan_table *table)
     uint64_t wan_entry_hash(const wan_entry *entry)
     uint64_t wan_shard_slots(const wan_shard *shard)
     wan_entry *wan_shard_entry(const wan_shard *shard, uint64_t at)

@@ -85,6 +85,7 @@ cdef extern from "store/wan_queue.h" nogil:
     wan_status wan_queue_reserve_beyond(wan_queue *queue, uint32_t partition, uint64_t sequence, uint64_t length,
                                         wan_reservation *reservation)
     bint wan_store_is_over(const wan_store *store)
+    void wan_store_set_limit(wan_store *store, wan_limit *limit)
     void wan_queue_cancel(wan_queue *queue, wan_reservation *reservation)
     ctypedef struct wan_run:
         uint8_t *at

@@ -31,6 +31,9 @@ UNDERSTOOD = (
     "allow-callbacks",
     "maximum-tombstone-memory",
     "maximum-backlog-memory",
+    "maximum-memory",
+    "critical-heap-percentage",
+    "eviction-heap-percentage",
     *SSL_PROPERTIES,
     *SECURITY_PROPERTIES,
 )

@@ -182,3 +182,14 @@ def _to_directory(part: Any, what: str) -> tuple[str, int | None]:
     if not isinstance(path, str) or not path or "\0" in path:
         raise ConfigurationError(f"{what}: {path!r} is not the name of a directory")
     return path, None if size is None else to_int(size, what, *_DIRECTORY_MB)
+
+
+def to_percent(value: Any, what: str) -> float:
+    """Returns a percentage from 0 to 100. ConfigurationError if it is none."""
+    try:
+        number = float(value) if not isinstance(value, bool) else -1.0
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number <= 100:
+        raise ConfigurationError(f"{what} {value!r} is not a percentage from 0 to 100 (0: it does nothing)")
+    return number

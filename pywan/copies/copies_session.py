@@ -42,7 +42,9 @@ Report = Callable[[Reports], None]
 class CopiesSession:
     """Not thread-safe, but for `find`. `now_us` is always that of the clock by which leases count."""
 
-    def __init__(self, *, member_timeout_us: int) -> None:
+    def __init__(self, *, member_timeout_us: int, memory: _core.MemoryLimit | None = None) -> None:
+        """`memory`: the limit of this member's memory, whose state the lanes tell. None: it has none."""
+        self._memory = memory
         self.me = Incarnation("", 0)
         self.site_identity = ""
         self.is_stopping = False
@@ -174,7 +176,9 @@ class CopiesSession:
         for receiver, of in self.receivers.items():
             if of == member:
                 receiver.stop()
-        receiver = _core.LaneReceiver(self.find, self._member_timeout_us // 1000, member.member_id)
+        receiver = _core.LaneReceiver(
+            self.find, self._member_timeout_us // 1000, member.member_id, self._memory
+        )
         self.receivers[receiver] = member
         if self.is_stopping:
             receiver.stop()

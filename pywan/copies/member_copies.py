@@ -49,15 +49,16 @@ class MemberCopies:
         *,
         way: Way = PLAIN.cluster,
         member_timeout_us: int,
+        memory: _core.MemoryLimit | None = None,
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
         """`openings`: what this member has under way to others. `questions`: ask others about what they have under way
-        to this one. `way`: connects to them. `gives_up`: called with the reason if the thread cannot go on."""
+        to this one. `way`: connects to them. `memory`: the limit of this member's memory. `gives_up`: called with the reason if the thread cannot go on."""
         self._reports, self._openings, self._questions, self._gives_up = reports, openings, questions, gives_up
         self._way = way
         self._lock = threading.RLock()  # Guards everything below. Nobody waits for another process under it.
         self._changed = threading.Condition(self._lock)  # Notified with each decision and view.
-        self._session = CopiesSession(member_timeout_us=member_timeout_us)
+        self._session = CopiesSession(member_timeout_us=member_timeout_us, memory=memory)
         self._peers: dict[Incarnation, Peer] = {}
         self._thread: threading.Thread | None = None
         self._wake_file = -1

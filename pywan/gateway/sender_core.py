@@ -40,6 +40,7 @@ class SenderCore:
     whether this member is the one that sends, if it runs. `queued_elsewhere()` asks the other members how many events
     they send; `flush_elsewhere(seconds)` has them send those without waiting for full batches, and returns whether all
     have left. `kept_elsewhere()` says how many of the events here others have too.
+    `memory` is the limit that the queues count for.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class SenderCore:
         flush_elsewhere: Callable[[float], bool] = lambda _: True,
         kept_elsewhere: Callable[[], int] = lambda: 0,
         lacks: Callable[[], list[str]] = list,
+        memory: _core.MemoryLimit | None = None,
     ) -> None:
         self.attributes = attributes
         self.id, self.what, self.label = attributes.core_id, attributes.what, attributes.label
@@ -79,6 +81,9 @@ class SenderCore:
         self.outgoing = SenderQueue(attributes, self.logs, directory=overflow, buckets=buckets)
         self.queue = self.outgoing.events
         self.parked = ParkedEvents(attributes, self.logs, directory=overflow)
+        if memory is not None:
+            self.queue.limit_memory(memory)
+            self.parked.queue.limit_memory(memory)
         ends = make_ends(self)
         self.parked.words_of = ends.words
         self.dispatchers = self._make_dispatchers(ends)

@@ -70,6 +70,11 @@ class Cache(Described):
         maximum_backlog_memory: The limit in MB for what waits for other members of the site and for listeners: changes
             that copies have yet to acknowledge, calls that wait for that, changes that listeners are still to be told,
             and what is remembered of calls. While it is full, changes of shared regions wait.
+        maximum_memory: The limit in MB for the memory of the process, most of which regions and queues take. None: 80 %
+            of the machine, or of the cgroup that the process is in.
+        critical_heap_percentage: From this part of `maximum_memory` on, changes that need memory are refused with a
+            LowMemoryError. None: 95, or what the cache.xml says. 0: nothing is refused.
+        eviction_heap_percentage: From this part on, the log warns. None: 85, or what the cache.xml says. 0: it does not.
         ssl: How connections are encrypted, by the names in docs/configuration.md: `{"enabled_components": "all", ...}`.
             None: they are not.
         security: Who the member is, and whom it lets in, by the names in docs/configuration.md:
@@ -104,6 +109,9 @@ class Cache(Described):
         allow_callbacks: Any = (),
         maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
         maximum_backlog_memory: int = BACKLOG_MEMORY_MB,
+        maximum_memory: int | None = None,
+        critical_heap_percentage: float | None = None,
+        eviction_heap_percentage: float | None = None,
         ssl: Mapping[str, Any] | None = None,
         security: Mapping[str, Any] | None = None,
     ) -> None:
@@ -119,6 +127,9 @@ class Cache(Described):
             allow_callbacks=allow_callbacks,
             maximum_tombstone_memory=maximum_tombstone_memory,
             maximum_backlog_memory=maximum_backlog_memory,
+            maximum_memory=maximum_memory,
+            critical_heap_percentage=critical_heap_percentage,
+            eviction_heap_percentage=eviction_heap_percentage,
             ssl=ssl,
             security=security,
         )

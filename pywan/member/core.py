@@ -36,6 +36,7 @@ from pywan.gateway.sender_core import SenderCore
 from pywan.member.handover import LostCopies, lost_copies_text, still_needed_text
 from pywan.member.housekeeper import Housekeeper
 from pywan.member.management import ManagementService
+from pywan.member.memory import MemoryWatch
 from pywan.member.older_events import OLDER_EVENTS
 from pywan.member.receiving import Receiving
 from pywan.member.regions import Regions
@@ -57,6 +58,7 @@ from pywan.transport.links import MEMBER_PORT, Gate, Links
 from pywan.transport.sockets import reachable_address
 
 if TYPE_CHECKING:
+    from pywan.config.cache_xml import CacheConfiguration
     from pywan.coordination.messages import StillNeeded, Tables
     from pywan.coordination.tables import Bucket, BucketKey, Incarnation
     from pywan.member.sharing import SharedRegions
@@ -87,6 +89,9 @@ class MemberCore:
         allow_callbacks: Any,
         maximum_tombstone_memory: int,
         maximum_backlog_memory: int,
+        maximum_memory: int | None,
+        critical_heap_percentage: float | None,
+        eviction_heap_percentage: float | None,
         ssl: Mapping[str, Any] | None,
         security: Mapping[str, Any] | None,
     ) -> None:
@@ -118,6 +123,8 @@ class MemberCore:
         self._call_timeout_s = to_call_timeout(call_timeout, f"cache {name!r}: call_timeout")
         self._backlog_bytes = to_int(maximum_backlog_memory, "maximum_backlog_memory", 1, 1 << 20) << 20
         tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
+        self._memory_given = maximum_memory, critical_heap_percentage, eviction_heap_percentage
+        self.memory = self._limit_memory()
         self._bind_address, self._join_timeout = bind_address, join_timeout
         self.shutdown_requested = threading.Event()
         self._waits_no_longer = threading.Event()  # Set when somebody asks a second time that the member ends.
@@ -160,6 +167,8 @@ class MemberCore:
 
             # A wrong file is reported before the member opens a port.
             configuration = parse(cache_xml_file)
+            self.memory = self._limit_memory(configuration)
+        self.memory.start(self.state.closed, self.regions.all, self.give_up)
         self._join(locators, port, hostname_for_clients)
         state, folder = self.state, self.folder
         file = None if folder.is_temporary else folder.path / f"gateway-sources-{self.name}.json"
@@ -198,6 +207,17 @@ class MemberCore:
         )
         self.housekeeper.start(self.give_up)
         self._is_ready = True
+
+    def _limit_memory(self, configuration: CacheConfiguration | None = None) -> MemoryWatch:
+        """Makes the limit of the member's memory. What the cache.xml says holds where the caller said nothing."""
+        maximum, critical, eviction = self._memory_given
+        if critical is None and configuration is not None:
+            critical = configuration.critical_heap_percentage
+        if eviction is None and configuration is not None:
+            eviction = configuration.eviction_heap_percentage
+        memory = MemoryWatch(self.name, maximum, critical, eviction)
+        self.state.memory = memory.limit
+        return memory
 
     def _join(self, locators: str, port: int, hostname: str | None) -> None:
         """Opens the member's port, and joins the site."""
@@ -274,6 +294,7 @@ class MemberCore:
             self.regions.find,
             self._call_timeout_s,
             self._backlog_bytes,
+            memory=self.memory.limit,
             way=self.links.cluster,
             why_only_once=self.regions.why_only_once,
             gives_up=self.give_up,
@@ -352,6 +373,7 @@ class MemberCore:
             "volatile_entries": self._volatile_entries(),
             "cluster_configuration_problems": list(self.configuration_problems),
             "backlog": self.sharing.backlog() if self.sharing is not None else None,
+            "memory": self.memory.status(),
             "clocks_ahead": self.sharing.clocks_ahead_s() if self.sharing is not None else {},
             "restarted_threads": {name: f"{times} times; {reason}" for name, (times, reason) in restarts().items()},
             "ssl": self.links.status(),
@@ -614,6 +636,7 @@ class MemberCore:
         self._warn_of_loss()
         if self.housekeeper is not None:
             self.housekeeper.join(10.0)
+        self.memory.join(10.0)
         self._close_stores()
 
     def _warn_of_loss(self) -> None:

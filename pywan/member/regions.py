@@ -128,6 +128,8 @@ class Regions:
                 resolver=self._resolver,
                 alter=self._alter,
             )
+            if self._state.memory is not None:
+                region.limit_memory(self._state.memory)
             if made.is_persistent:
                 self._make_persistent(region, made)
             else:

@@ -223,6 +223,7 @@ class Senders:
             buckets=buckets,
             store=store,
             clock=state.clock,
+            memory=state.memory,
             on_state=self.changed,
             on_destroy=self._forget,
             on_running=self._runs,

@@ -98,16 +98,17 @@ class SharedRegions:
         call_timeout_s: float | None = None,
         backlog_bytes: int = BACKLOG_MEMORY_MB << 20,
         *,
+        memory: _core.MemoryLimit | None = None,
         way: Way = PLAIN.cluster,
         why_only_once: Callable[[RegionAttributes], str] = lambda made: "",
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
         """`call_timeout_s`: for how long a call is tried. None: as `member-timeout` says. `backlog_bytes`: the limit of
-        the member's budget (docs/decisions/0078). `way`: connects to other members. `why_only_once`: returns why only
+        the member's budget (docs/decisions/0078). `memory`: the limit of its memory. `way`: connects to other members. `why_only_once`: returns why only
         one member can have a region. `gives_up`: called with the reason if the copies' thread cannot go on."""
         self._agent, self._find, self._gives_up = agent, find, gives_up
         self._way, self._why_only_once = way, why_only_once
-        self.budget = _core.MemoryBudget(backlog_bytes)
+        self.budget, self._memory = _core.MemoryBudget(backlog_bytes), memory
         self._lock = threading.RLock()  # Guards the regions. Nobody waits for another process under it.
         self._regions: dict[str, _Shared] = {}
         self._call_timeout_s = call_timeout_s
@@ -140,6 +141,7 @@ class SharedRegions:
             self._questions,
             way=self._way,
             member_timeout_us=self._agent.member_timeout_us,
+            memory=self._memory,
             gives_up=self._gives_up,
         )
 

@@ -54,6 +54,7 @@ class MemberState:
         self.closed = threading.Event()
         self.clock = _core.Clock()
         self.bell = _core.Bell()  # It wakes the housekeeper.
+        self.memory: _core.MemoryLimit | None = None  # What regions, queues and lanes count for. None: nothing.
         self._membership: Membership | None = None
 
     @property

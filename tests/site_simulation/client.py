@@ -10,7 +10,7 @@ from pywan import _core
 from pywan.calls.route import Aim, Route, Trouble
 from pywan.calls.table import BucketTable, KnownPrimary
 from pywan.coordination.tables import BucketKey
-from pywan.errors import PywanError
+from pywan.errors import LowMemoryError, PywanError
 
 from .simulation import MS
 from .watch import Shown
@@ -101,6 +101,8 @@ class Client:
         try:
             return self._move()
         except PywanError as error:
+            if isinstance(error, LowMemoryError):
+                self._member.world.statistics["changes refused for memory"] += 1
             self._end(IN_DOUBT if error.in_doubt or self._steps.in_doubt else FAILED, None)
             return True
 

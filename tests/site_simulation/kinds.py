@@ -6,10 +6,17 @@ from .world import SiteWorld
 from .worlds_of_gateways import Gateways
 from .worlds_of_images import ImagesUnderWrites
 from .worlds_of_listeners import SlowListeners
+from .worlds_of_memory import ReplicasWithoutMemory
 from .worlds_of_slow_copies import SlowCopies
 
 # Each tenth seed has a world of a kind of its own, in turn.
-OWN_KINDS: tuple[type[SiteWorld], ...] = (SlowCopies, SlowListeners, ImagesUnderWrites, Gateways)
+OWN_KINDS: tuple[type[SiteWorld], ...] = (
+    SlowCopies,
+    SlowListeners,
+    ImagesUnderWrites,
+    Gateways,
+    ReplicasWithoutMemory,
+)
 EACH = 10
 KINDS: dict[str, type[SiteWorld]] = {SiteWorld.kind: SiteWorld, **{each.kind: each for each in OWN_KINDS}}
 ENOUGH_SEEDS = 40  # With so many seeds of a kind, all has happened that its worlds are to show.

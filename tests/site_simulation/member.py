@@ -425,7 +425,7 @@ class Copies:
 
     def __init__(self, member: Member) -> None:
         self.member = member
-        self.session = CopiesSession(member_timeout_us=MEMBER_TIMEOUT_US)
+        self.session = CopiesSession(member_timeout_us=MEMBER_TIMEOUT_US, memory=member.memory)
         self.lanes: dict[Incarnation, Lane] = {}
         self.due_us = 0
         self.share, self.drop, self.find = self.session.share, self.session.drop, self.session.find
@@ -710,6 +710,7 @@ class Member(Node):
         self.lines: Lines | None = None
         self.server: Server
         self.clock_of_stamps = _core.Clock()
+        self.memory = _core.MemoryLimit(1 << 40, 1 << 40, 1 << 39)  # It is above it when a world says so.
         self._wall_ms = 1_700_000_000_000 + world.simulation.rng.randrange(-5000, 5000) + world.ahead_ms.get(name, 0)
         self.member_id = world.simulation.rng.randrange(1, 1 << 32)
         self.agent = SimulatedAgent(self, Incarnation(name, self.member_id))
@@ -776,6 +777,7 @@ class Member(Node):
             buckets=made.total_num_buckets,
             attributes=made,
         )
+        region.limit_memory(self.memory)
         region.on_share = lambda tail, each_tells: self.world.shares(self, made.name, tail, each_tells)
         self.regions[made.name] = region
         self.world.note(f"{self.me} creates {made.name}")

@@ -29,6 +29,8 @@ cdef object full_error(str message):
     """The exception for a change that just found no room: the core has noted why in this thread. What waits for memory
     and is not made at all has another one: an earlier note would be taken for its reason."""
     from pywan import errors
+    if wan_detail_status == WAN_LOW_MEMORY:
+        return errors.LowMemoryError(message)
     return (errors.DiskAccessError if log_fails() else errors.QueueFullError)(message)
 
 if not wan_forks_count():

@@ -61,6 +61,8 @@ cdef class CallAnswers(Session):
         if status == WAN_CLOSED:
             return self.fail(call, WAN_ANSWER_FAILED, b"RegionNotFoundError",
                              b"the region was destroyed, or its cache closed", done)
+        if status == WAN_FULL and wan_detail_status == WAN_LOW_MEMORY:
+            return self.fail(call, WAN_ANSWER_FAILED, b"LowMemoryError", wan_detail, done)
         if status == WAN_FULL:
             return self.fail(call, WAN_ANSWER_FAILED, b"QueueFullError", wan_detail, done)
         if status == WAN_TOO_FEW:

@@ -1,7 +1,10 @@
 # Owns `LaneSender` and `LaneReceiver`: the two ends of the connection between two members on which copies of buckets
 # get what their primaries have, as Python sees them. One connection serves one direction.
 from libc.stdint cimport uint32_t, uint64_t
+from libc.string cimport memcpy
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
+from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.c_copies cimport WAN_LANE_RESTS
 from pywan._core.c_lane cimport WAN_LANE_NAME_BYTES_MAX, WAN_LANE_REGIONS_MAX, WAN_PROMISE_KEPT_US
 from pywan._core.copies.lane_news cimport (
@@ -14,14 +17,16 @@ from pywan._core.region.tail cimport LaneState
 
 cdef class LaneSender(LaneState):
     """Sends the changes and images of buckets to one other member. `number` is the lane's number in the tails; `about`
-    names the member in errors. A thread runs it over one connection after the other. `member_timeout_ms`: see
+    names the lane in errors, and `other` the member. A thread runs it over one connection after the other. `member_timeout_ms`: see
     `configure`."""
     cdef readonly LaneSenderSession session
     cdef readonly str about
     cdef News told
     cdef dict regions                   # number -> (name, RegionCore or None). A number means one region for ever.
 
-    def __cinit__(self, uint32_t number, str about, uint32_t member_timeout_ms):
+    def __cinit__(self, uint32_t number, str about, uint32_t member_timeout_ms, str other=""):
+        cdef bytes name = other.encode("utf-8", "replace")[:sizeof(self.state.other) - 1]
+        memcpy(self.state.other, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
         self.told, self.about, self.regions = News(), about, {}
         self.session = LaneSenderSession(number, self, self.told)
         self.configure(member_timeout_ms)
@@ -99,7 +104,8 @@ cdef class LaneSender(LaneState):
 
 cdef class LaneReceiver:
     """Takes what one other member sends of the buckets whose copies are here. `find_region(name)` returns a RegionCore,
-    or None. `member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket."""
+    or None. `member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket. `memory`: the
+    limit of this member, whose state each answer tells. None: it has none."""
     cdef object find_region
     cdef readonly Promise promise
     cdef News told
@@ -108,9 +114,10 @@ cdef class LaneReceiver:
     cdef bint is_stopped
     cdef uint32_t member_timeout_ms, member
     cdef uint64_t ahead_ms              # Of sessions that have ended.
+    cdef MemoryLimit memory
 
-    def __cinit__(self, find_region, uint32_t member_timeout_ms, uint32_t member=0):
-        self.member_timeout_ms, self.member = member_timeout_ms, member
+    def __cinit__(self, find_region, uint32_t member_timeout_ms, uint32_t member=0, MemoryLimit memory=None):
+        self.member_timeout_ms, self.member, self.memory = member_timeout_ms, member, memory
         self.find_region, self.promise, self.told, self.sessions, self.names = find_region, Promise(), News(), [], {}
 
     def configure(self, uint32_t member_timeout_ms):
@@ -122,7 +129,7 @@ cdef class LaneReceiver:
 
     def open_session(self):
         """The session of a new connection."""
-        cdef LaneReceiverSession session = LaneReceiverSession(self.find_region, self.promise, self.told)
+        cdef LaneReceiverSession session = LaneReceiverSession(self.find_region, self.promise, self.told, self.memory)
         wan_set(&session.silence_us, <uint64_t>self.member_timeout_ms * 1000)
         session.member = self.member
         session.names = self.names

@@ -1,6 +1,7 @@
 # The interface of lane_receiver.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.c_copies cimport wan_tail_bucket, wan_tail_entry
 from pywan._core.c_lane cimport wan_lane_answer, wan_lane_image, wan_lane_section
 from pywan._core.c_record cimport wan_frame
@@ -21,6 +22,7 @@ cdef struct received_region:
 
 cdef class LaneReceiverSession(Session):
     cdef readonly Promise promise
+    cdef MemoryLimit memory             # The member's. None: it has none.
     cdef object find_region
     cdef News news
     cdef dict names, cores              # By number.
@@ -53,3 +55,5 @@ cdef class LaneReceiverSession(Session):
     cdef uint64_t alive_until(self) noexcept nogil
     cdef bint deny(self, uint32_t number, uint32_t bucket, uint64_t life, uint64_t epoch) noexcept nogil
     cdef void wake(self) noexcept nogil
+    cdef uint32_t shortness(self) noexcept nogil
+    cdef bint waits_for_memory(self, const wan_tail_bucket *at) noexcept nogil

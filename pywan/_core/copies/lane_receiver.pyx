@@ -9,6 +9,7 @@ from pywan._core.c_store cimport wan_exception
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
+from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.copies.lane_news cimport NEWS_BUCKETS, NEWS_IMAGE, News
 from pywan._core.copies.lane_settled cimport settled_go_on, settled_hear
 from pywan._core.region.region cimport RegionCore
@@ -100,8 +101,8 @@ cdef wan_status learn_shrunk(region_core *core, uint32_t bucket, const wan_shrun
 cdef class LaneReceiverSession(Session):
     """The receiving end of a lane. `find_region(name)` returns a RegionCore, or None."""
 
-    def __cinit__(self, find_region, Promise promise not None, News news not None):
-        self.find_region, self.promise, self.news = find_region, promise, news
+    def __cinit__(self, find_region, Promise promise not None, News news not None, MemoryLimit memory=None):
+        self.find_region, self.promise, self.news, self.memory = find_region, promise, news, memory
         self.names, self.cores = {}, {}
         self.regions.item_bytes = sizeof(received_region)
         self.speaks_last = True
@@ -123,6 +124,19 @@ cdef class LaneReceiverSession(Session):
         wan_lock_release(&self.lock)
         wan_contact_end(self.contact)
         self.contact = wan_contact_begin()
+
+    # Memory.
+
+    cdef uint32_t shortness(self) noexcept nogil:
+        """What each answer says of the member's memory (WAN_LANE_SHORT). A primary refuses what needs memory then, but
+        what is on its way here is taken."""
+        if self.memory is None or not wan_limit_is_short(&self.memory.limit):
+            return 0
+        return WAN_LANE_SHORT
+
+    cdef bint waits_for_memory(self, const wan_tail_bucket *at) noexcept nogil:
+        """Whether a copy is not made at present, because the member is above its limit."""
+        return at.role == WAN_TAIL_LEARNER and self.shortness() != 0
 
     # Regions.
 
@@ -196,7 +210,7 @@ cdef class LaneReceiverSession(Session):
         cdef uint32_t n
         if not self.give_promise():
             return ENDED_TOLD
-        answer = buffer_open_frame(&self.out, WAN_FRAME_LANE_ANSWER, frame.id, 0, bytes)
+        answer = buffer_open_frame(&self.out, WAN_FRAME_LANE_ANSWER, frame.id, self.shortness(), bytes)
         if answer == NULL:
             return ENDED_TOLD
         (<wan_lane_head *>(answer + 1)).count = head.count
@@ -219,6 +233,9 @@ cdef class LaneReceiverSession(Session):
             return GOES_ON
         at = &core.tail.buckets[section.bucket]
         if not may_take(at, self.member, section.life, section.epoch, section.transfer, section.first, answer):
+            return GOES_ON
+        if self.waits_for_memory(at):
+            set_answer(answer, WAN_ANSWER_LATER, section.life, section.epoch, 0)
             return GOES_ON
         if wan_tail_heard(core.tail) != NULL and wan_heard_is_full(wan_tail_heard(core.tail)):
             # Listeners are far behind. The lane itself never waits for them.
@@ -271,7 +288,7 @@ cdef class LaneReceiverSession(Session):
             status = self.apply_piece(core, image, answer)
         if status != WAN_OK:
             return ENDED_TOLD
-        laid = buffer_open_frame(&self.out, WAN_FRAME_LANE_ANSWER, frame.id, 0,
+        laid = buffer_open_frame(&self.out, WAN_FRAME_LANE_ANSWER, frame.id, self.shortness(),
                                  sizeof(wan_lane_head) + sizeof(wan_lane_answer))
         if laid == NULL:
             return ENDED_TOLD
@@ -288,6 +305,9 @@ cdef class LaneReceiverSession(Session):
         cdef uint64_t last
         cdef uint32_t _n
         if not may_take(at, self.member, image.life, image.epoch, image.transfer, image.through + 1, answer):
+            return WAN_OK
+        if self.waits_for_memory(at):
+            set_answer(answer, WAN_ANSWER_LATER, image.life, image.epoch, 0)
             return WAN_OK
         last = wan_read(&at.last)
         if last != image.through and at.role == WAN_TAIL_LEARNER:
@@ -348,7 +368,7 @@ cdef class LaneReceiverSession(Session):
         cdef uint32_t count = min(self.denied.count, <uint32_t>WAN_LANE_SECTIONS_MAX)
         if count == 0:
             return 1
-        frame = buffer_open_frame(&self.out, WAN_FRAME_LANE_ANSWER, 0, 0,
+        frame = buffer_open_frame(&self.out, WAN_FRAME_LANE_ANSWER, 0, self.shortness(),
                                   sizeof(wan_lane_head) + count * sizeof(wan_lane_answer))
         if frame == NULL:
             return 0
@@ -426,7 +446,7 @@ cdef class LaneReceiverSession(Session):
                 return self.learn_regions(frame)
             if frame.type == WAN_FRAME_LANE_SETTLED:
                 return self.take_settled(frame)
-            if self.give_promise() and buffer_frame(&self.out, WAN_FRAME_PONG, frame.id, 0, NULL, 0):
+            if self.give_promise() and buffer_frame(&self.out, WAN_FRAME_PONG, frame.id, self.shortness(), NULL, 0):
                 return GOES_ON
             return ENDED_TOLD
         if frame.type == WAN_FRAME_BYE:

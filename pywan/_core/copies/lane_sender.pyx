@@ -661,6 +661,7 @@ cdef class LaneSenderSession(Session):
             sent_us = self.questions[self.oldest % QUESTIONS_MAX].sent_us
             if not self.end_question(frame):
                 return ENDED_TOLD
+        wan_flag_set(<int *>&self.state.is_short, frame.count & WAN_LANE_SHORT)
         for n in range(head.count if frame.type == WAN_FRAME_LANE_ANSWER else 0):
             if self.take_one(&answer[n]) != GOES_ON:
                 return ENDED_TOLD

@@ -1,6 +1,7 @@
 # The interface of event_queue.pyx.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.log.disk_log cimport LogBudget
 from pywan._core.queue.queue cimport gateway_queue
 
@@ -9,6 +10,7 @@ cdef class EventQueue:
     cdef readonly object name
     cdef object environment, clock  # The queue keeps these alive, and the budget too.
     cdef LogBudget budget
+    cdef MemoryLimit memory
     # Events are stamped as reaching the remote site through this queue. It is read when regions attach.
     cdef public bint reachable
 

@@ -123,6 +123,13 @@ cdef class EventQueue:
             self.budget = log_budget
             committer_share(&self.gateway.durable.committer, log_budget, log_known, log_may_use_reserve)
 
+    def limit_memory(self, MemoryLimit memory not None):
+        """Counts the queue's memory for this limit of its member. While the member is above it, new events go to
+        overflow files."""
+        self.memory = memory
+        with nogil:
+            wan_store_set_limit(self.gateway.queue.store, &memory.limit)
+
     cdef int open_log(self, const wan_env *env, str directory, uint64_t log_id, uint8_t synchronous, uint32_t flush_ms,
                       bint salvage, uint64_t mount) except -1:
         cdef durable_log *durable = durable_log_new(self.gateway)

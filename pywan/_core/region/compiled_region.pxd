@@ -5,6 +5,7 @@ from pywan._core.c_copies cimport wan_tail
 from pywan._core.c_region cimport *
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.base.clock cimport Clock
+from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.log.disk_log cimport LogBudget
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.region.tail cimport Tail
@@ -27,6 +28,7 @@ cdef class CompiledRegion:
     # Of the log:
     cdef object environment         # Keeps the capsule alive.
     cdef LogBudget budget           # Keeps the budget alive.
+    cdef MemoryLimit memory         # Keeps the limit alive that the table counts for. None: there is none.
     cdef object log_wait            # Called instead of waiting for the committer. None: we wait for the committer.
     # Of a region that several members hold. `tail` keeps the region's tail alive. `route` makes the changes and reads
     # of buckets whose primary is elsewhere. `slots` gives changes their identities.
@@ -43,6 +45,7 @@ cdef class CompiledRegion:
     cdef int choose_durable(self, queues) except -1
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
     cdef int close(self) except -1
+    cdef int limit_memory(self, MemoryLimit memory) except -1
     cdef int share(self, Tail tail, route, bint reads_copies, bint content) except -1
     cdef int feed(self, queues) except -1
     cdef int feed_from(self, Tail tail, queues) except -1

@@ -12,6 +12,7 @@ from pywan._core.c_store cimport *
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.base.clock cimport Clock
 from pywan._core.base.gil cimport gil_back, gil_may_go
+from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.log.committer cimport (
     FOR_DISK, FOR_EVENTS, SYNCHRONOUS_WRITTEN, WAIT_FOR_LOG_US, committer_begin_wait, committer_failing_since,
     committer_given, committer_wait, disk_wait)
@@ -89,6 +90,9 @@ cdef class CompiledRegion:
             self.check_open()
         if status == WAN_FULL:
             remedy = "that is put right (a full disk or queue: free disk space, or raise maximum-queue-memory)"
+            if wan_detail_status == WAN_LOW_MEMORY:
+                remedy = ("there is memory; what needs none is taken now: destroys, clears, values that are not longer"
+                          " (`status member` shows what takes it)")
             if log_fails():
                 remedy = "the disk takes writes again"
                 if wan_detail_status == WAN_FULL:
@@ -202,6 +206,12 @@ cdef class CompiledRegion:
         wan_flag_set(&self.region.closed, 1)
         with nogil:
             attachment_publish(&self.region, fresh)
+        return 0
+
+    cdef int limit_memory(self, MemoryLimit memory) except -1:
+        """As `RegionCore.limit_memory`."""
+        self.memory = memory
+        wan_table_set_limit(&self.region.table, &memory.limit)
         return 0
 
     # A region that several members hold
@@ -427,10 +437,10 @@ cdef class CompiledRegion:
         """Whether a change that found no room at `began_us` may still wait for it. It waits as long as the most patient
         queue allows, unless a queue or the region's own log gives up first. The log waits on for room, because other
         logs of its store may be shortened. If the disk fails for another reason, the log waits no longer than the
-        queues do, and without queues it does not wait."""
+        queues do, and without queues it does not wait. Nobody waits for memory: it may take for ever."""
         cdef EventQueue queue
         cdef uint64_t now = wan_monotonic_us(), waited = now - began_us, patience = 0, since = 0
-        if waited >= self.full_timeout_us:
+        if waited >= self.full_timeout_us or wan_detail_status == WAN_LOW_MEMORY:
             return False
         for queue in self.attached_queues:
             if queue.gives_up(waited):

@@ -175,6 +175,8 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
     status = check_path(attached, decisions != NULL)
     if status == WAN_OK and from_.alone and tail != NULL:
         status = WAN_SLOW
+    if status == WAN_OK and tail == NULL and wan_table_is_short(&region.table):
+        status = region_check_memory(region, shard, change, NULL)
     if status != WAN_OK:
         return status
     if attached != NULL and attached.count and region.forwards:
@@ -188,6 +190,26 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
         for n in range(attached.count):
             queue_note_not_queued(attached.queues[n])
     return status
+
+
+cdef inline wan_status region_check_memory(region_core *region, wan_shard *shard, const wan_change *change,
+                                           const wan_tail_bucket *bucket) noexcept nogil:
+    """WAN_OK if there is memory for the change: it needs none, or neither this member nor an in-sync replica of its
+    bucket is above its limit. Otherwise WAN_FULL. `bucket`: of a region that several members hold; its lock is held. Under the
+    entry lock."""
+    cdef const wan_lane_state *short_copy = wan_tail_short_copy(region.tail, bucket) if bucket != NULL else NULL
+    if not region.stores or (short_copy == NULL and not wan_table_is_short(&region.table)):
+        return WAN_OK
+    # A copy may be filled otherwise than this table, so what is free here says nothing of it.
+    if not wan_table_grows(shard, change, short_copy == NULL):
+        return WAN_OK
+    if short_copy == NULL:
+        return wan_limit_refuse(region.table.slab.limit)
+    if region.table.slab.limit != NULL:
+        wan_add_shared(&region.table.slab.limit.refused, 1)
+    wan_note(WAN_LOW_MEMORY, "the memory of member %s, which has a replica, is at its limit, and it takes only changes"
+                             " that need no memory", short_copy.other)
+    return WAN_FULL
 
 
 cdef inline void region_take_recalled(wan_change *change, const origin *from_, const wan_recalled *recalled,
@@ -339,7 +361,8 @@ cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_ch
             return WAN_OK
         if status != WAN_OK:
             return status
-    if forwards:
+        status = region_check_memory(region, shard, change, step.room.bucket)
+    if status == WAN_OK and forwards:
         status = step_reserve(region, change, from_, attached, decisions, &step)
     if status == WAN_OK and tail != NULL:
         status = step_hear(region, shard, change, &step)
@@ -644,12 +667,13 @@ cdef inline wan_status region_apply_logged(region_log *log, wan_shard *shard, wa
 
 
 cdef inline void region_note_tombstone(region_core *region, wan_shard *shard, int64_t bytes) noexcept nogil:
-    """Notes that tombstones take so many bytes more. If they take too many, the thread that destroys a key shrinks the
-    other tombstones in its shard. So a bulk destroy cannot be faster than the housekeeper. Under the entry lock."""
+    """Notes that tombstones take so many bytes more. If they take too many, or the member has no memory, the thread that
+    destroys a key shrinks the other tombstones in its shard. So a bulk destroy cannot be faster than the housekeeper. Under the entry lock."""
     cdef uint64_t before
     if wan_falls_short(&region.tombstone_room, bytes):
         wan_signal_change(region.bell)
-    if <int64_t>wan_read(<uint64_t *>&region.tombstone_room) < 0 and wan_table_is_worth_shrinking(shard):
+    if ((<int64_t>wan_read(<uint64_t *>&region.tombstone_room) < 0 or wan_table_is_short(&region.table))
+            and wan_table_is_worth_shrinking(shard)):
         before = shard.tombstone_bytes + wan_shard_shrunk_count(shard) * sizeof(wan_shrunk)
         if wan_table_shrink(shard) == WAN_OK:       # If there is no memory for it now, the housekeeper tries later.
             wan_add_shared(<uint64_t *>&region.tombstone_room,

@@ -6,6 +6,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_region cimport *
 from pywan._core.base.clock cimport Clock
+from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.region.follow cimport followed_begin, followed_entries, region_follow
 from pywan._core.region.compiled_region cimport OneDeadline, OneWait, CompiledRegion
 from pywan._core.region.region_changes cimport RegionCalls
@@ -28,6 +29,19 @@ cdef class RegionCore(PersistentRegion):
         queues whose senders have filters; no event enters them before the filters were asked about it. When this
         returns, no change uses the old queues or the old path."""
         self.state.attach(queues, callback_change, asking)
+
+    def limit_memory(self, MemoryLimit memory not None):
+        """Counts what the region takes for this limit of its member. Changes that need memory are refused while the
+        member is above it. Nothing was put yet."""
+        self.state.limit_memory(memory)
+
+    @property
+    def free_bytes(self):
+        """The bytes that the region has from the system, and that new entries can take."""
+        cdef uint64_t free
+        with nogil:
+            free = wan_table_free_bytes(&self.state.region.table)
+        return free
 
     def share(self, Tail tail not None, route, bint reads_copies=False, bint content=False):
         """From now on several members hold the region: its changes go into `tail`, and count when all copies that are

@@ -74,7 +74,8 @@ cdef inline uint32_t region_change_group(region_core *region, uint32_t bucket, c
     that they came with, whose `done` goes on with each change; NULL: nothing is fetched meanwhile."""
     cdef attachment *attached
     cdef uint32_t n, count = group.count - group.first, done = 0
-    if region.tail == NULL or region.log != NULL or group.is_alone or count < 2:
+    if (region.tail == NULL or region.log != NULL or group.is_alone or count < 2
+            or wan_table_is_short(&region.table)):
         return 0
     region_relieve(region)
     for n in range(count):
@@ -117,6 +118,8 @@ cdef inline uint32_t group_step(region_core *region, attachment *attached, uint3
                 return 0
             before = step.room.sequence - 1
             queue_locks_take(attached)
+            if wan_tail_short_copy(region.tail, step.room.bucket) != NULL:
+                break
         elif bytes > CHANGE_BYTES_PER_HOLD:
             break
         elif wan_tail_reserve_next(&step.room, length) != WAN_OK:

@@ -137,7 +137,7 @@ cdef inline int64_t region_step_rows(region_core *region, decoded_rows *rows, in
     cdef rows_step step
     cdef int64_t done = 0
     cdef int wake = -1
-    if steps_alone(region):
+    if steps_alone(region) or wan_table_is_short(&region.table):
         return 0
     count = rows_take_locks(region, rows, first, count, &step)
     step.attached = region.attached

@@ -138,7 +138,7 @@ def describe_member(session: Session, values: Values) -> Result:
         return result
     own = reply.get("coordination") or {}
     pairs = [(key, ", ".join(map(str, value)) if isinstance(value, list) else value) for key, value in own.items()]
-    pairs += [(key, reply[key]) for key in ("clocks_ahead", "restarted_threads", "backlog") if reply.get(key)]
+    pairs += [(key, reply[key]) for key in ("clocks_ahead", "restarted_threads", "backlog", "memory") if reply.get(key)]
     result.tables.append(Sheet(f"Member {name}", readable(pairs)))
     return result
 

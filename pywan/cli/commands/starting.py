@@ -106,6 +106,11 @@ def start_server(session: Session, values: Values) -> Result:
                 values.get("maximum_backlog_memory") or properties.get("maximum-backlog-memory"),
                 "maximum-backlog-memory",
             ),
+            "maximum_memory": _number(values.get("maximum_memory") or properties.get("maximum-memory"), "maximum-memory"),
+            "critical_heap_percentage": values.get("critical_heap_percentage")
+            or properties.get("critical-heap-percentage"),
+            "eviction_heap_percentage": values.get("eviction_heap_percentage")
+            or properties.get("eviction-heap-percentage"),
             "join_timeout": min(10.0, timeout / 2)
             if timeout
             else None,  # The member can then still say why it did not join.
@@ -244,6 +249,9 @@ COMMANDS = (
             Option("server-port", "where it listens (a free port)"),
             Option("maximum-tombstone-memory", "MB that remember destroyed keys (64)"),
             Option("maximum-backlog-memory", "MB that may wait for copies and listeners (512)"),
+            Option("maximum-memory", "MB that the server may take (80 % of the machine or its cgroup)"),
+            Option("critical-heap-percentage", "from this part of it on, changes that need memory are refused (95)"),
+            Option("eviction-heap-percentage", "from this part of it on, the log warns (85)"),
             WAIT_OPTION,
             HANDOVER_OPTION,
             CALL_TIMEOUT_OPTION,
