@@ -283,13 +283,14 @@ def test_the_log_warns_before_the_limit_at_it_and_when_there_is_memory_again(lim
 # From another site.
 
 
-def test_events_wait_at_the_sender_while_the_receivers_member_has_no_memory(network, tmp_path):
-    """Nothing is lost or parked, and destroys behind the puts that do not fit make room for them."""
+@pytest.mark.parametrize("where", ["here", "there"])
+def test_events_wait_at_the_sender_while_the_receivers_member_has_no_memory(network, tmp_path, where):
+    """Nothing is lost or parked. Destroys behind the puts that do not fit make room for them, and so do others."""
     ny, ln = network.site("ny"), network.site("ln")
     ln.cache.close()
     ln.start_member(dir=tmp_path, maximum_memory=limit_for(3 * ROOM))
     ln.receive()
-    sender = ny.send_to(ln)
+    sender = ny.send_to(ln, batch_size=10_000)
     there, here = ln.region(senders=[]), ny.region()
     value = b"v" * 50_000
     count = 0
@@ -297,11 +298,18 @@ def test_events_wait_at_the_sender_while_the_receivers_member_has_no_memory(netw
         here[count] = value
         count += 1
         assert count < 10_000
-    for key in range(count - 10):
-        del here[key]
-    here["last"] = value
+    if where == "here":
+        for key in range(count - 10):
+            del here[key]
+        here["last"] = value
+    else:
+        assert len(there) < count and sender.queue_size > 0
+        for key in range(count // 2):
+            there.local_destroy(key)
     eventually(lambda: sender.queue_size == 0, what="an empty queue")
-    assert dict(there) == dict(here) and sender.parked_count == 0
-    assert there["last"] == value and len(there) == 11
-    network.settle()
+    assert sender.parked_count == 0
+    if where == "here":
+        assert dict(there) == dict(here) and len(there) == 11
+    else:
+        assert there[count - 1] == value
     network.check_ledgers()
