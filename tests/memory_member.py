@@ -18,7 +18,7 @@ class MemorySite(SiteOfProcesses):
 class MemoryProcess(SiteProcess):
     def fill(self, region: str, prefix: str, length: int, count: int) -> tuple[int, str]:
         """Puts up to `count` new keys, until one is refused. Returns how many there are, and the words."""
-        there, value = self.cache.region(region), b"v" * length
+        there, value = self.cache.region(region), "v" * length
         for n in range(count):
             try:
                 there[f"{prefix} {n}"] = value
@@ -26,10 +26,14 @@ class MemoryProcess(SiteProcess):
                 return n, str(error)
         return count, ""
 
+    def put_each(self, region: str, prefix: str, length: int, count: int) -> int:
+        """Puts new keys, and returns how many of them were refused."""
+        return sum(self.fill(region, f"{prefix} {n}", length, 1)[0] == 0 for n in range(count))
+
     def fill_for(self, region: str, prefix: str, length: int, seconds: float) -> dict[str, float]:
         """Puts new keys all the time, also those that are refused. Returns what happened, and the most bytes of the
         process."""
-        there, value = self.cache.region(region), b"v" * length
+        there, value = self.cache.region(region), "v" * length
         until, n, refused, most, looked = time.monotonic() + seconds, 0, 0, 0, 0.0
         while (now := time.monotonic()) < until:
             try:
