@@ -18,7 +18,7 @@ from pywan.member.memory import SAID_AGAIN_S
 from pywan.testing.waiting import eventually
 
 MIB = 1 << 20
-ROOM = 32 * MIB
+ROOM = 64 * MIB
 
 
 def limit_for(room: int = ROOM, percent: float = 95) -> int:
@@ -111,12 +111,12 @@ def test_bulk_calls_stop_at_the_entry_for_which_there_is_no_memory(limited):
     count, _ = fill(ny, b"v" * 50_000)
     with pytest.raises(LowMemoryError, match="memory is at its limit"):
         data.put_all({f"row {n}": b"v" * 50_000 for n in range(100)})
-    keys, values = [f"column {n}" for n in range(100)], [b"v" * 50_000] * 100
+    keys, values = pyarrow.array([f"column {n}" for n in range(100)]), pyarrow.array([b"v" * 50_000] * 100)
     with pytest.raises(LowMemoryError, match=r"put_columns from row \d+ of 100 on"):
-        data.put_columns(pyarrow.array(keys), pyarrow.array(values))
+        data.put_columns(keys, values)
     assert len(data) < count + 200
     data.remove_all(list(data))
-    eventually(lambda: goes(lambda: data.put_columns(pyarrow.array(keys), pyarrow.array(values))), what="memory")
+    eventually(lambda: goes(lambda: data.put_columns(keys, values)), what="memory")
     assert len(data) == 100
 
 
@@ -292,7 +292,7 @@ def test_events_wait_at_the_sender_while_the_receivers_member_has_no_memory(netw
     """Nothing is lost or parked. Destroys behind the puts that do not fit make room for them, and so do others."""
     ny, ln = network.site("ny"), network.site("ln")
     ln.cache.close()
-    ln.start_member(dir=tmp_path, maximum_memory=limit_for(3 * ROOM))
+    ln.start_member(dir=tmp_path, maximum_memory=limit_for(2 * ROOM))
     ln.receive()
     sender = ny.send_to(ln, batch_size=10_000)
     there, here = ln.region(senders=[]), ny.region()
