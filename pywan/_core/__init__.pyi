@@ -169,8 +169,8 @@ class MemoryLimit:
 
     def __new__(cls, limit: int, critical: int, calm: int) -> Self: ...
     def note(self, other: int, free: int, left: int | None = None) -> None:
-        """Tells how many bytes the process has beside the counted ones, how many of these are free for new entries, and
-        how many the machine has left, if these are too few."""
+        """Tells what was measured: how many bytes the process has beside the counted ones, how many of the counted ones
+        are free for new entries, and how many the machine has left, if these are too few."""
     @property
     def is_short(self) -> bool:
         """Whether changes that need memory are refused."""
@@ -551,7 +551,7 @@ class RegionCore(RegionCalls):
         **kwargs: Any,
     ) -> Self: ...
     def limit_memory(self, memory: MemoryLimit) -> None:
-        """Counts what the region takes for this limit of its member. Nothing was put yet."""
+        """Counts what the region takes for this limit of its member."""
     @property
     def free_bytes(self) -> int:
         """The bytes that the region has from the system, and that new entries can take."""
