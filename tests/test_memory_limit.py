@@ -54,8 +54,9 @@ def fill(site, value) -> tuple[int, LowMemoryError]:
 
 def small_region() -> tuple[_core.RegionCore, _core.MemoryLimit]:
     """A region alone, and its limit: the test says what the process takes."""
-    region, limit = _core.RegionCore("data", _core.Clock(), site=1, member=1), _core.MemoryLimit(
-        100 * MIB, 90 * MIB, 80 * MIB
+    region, limit = (
+        _core.RegionCore("data", _core.Clock(), site=1, member=1),
+        _core.MemoryLimit(100 * MIB, 90 * MIB, 80 * MIB),
     )
     region.limit_memory(limit)
     return region, limit
@@ -261,9 +262,7 @@ def test_a_limit_that_cannot_be_is_refused_in_words(network, given, words):
 
 def test_a_cache_xml_gives_the_percentages_of_geode(network, tmp_path):
     file = tmp_path / "cache.xml"
-    file.write_text(
-        '<cache><resource-manager critical-heap-percentage="60.5" eviction-heap-percentage="40"/></cache>'
-    )
+    file.write_text('<cache><resource-manager critical-heap-percentage="60.5" eviction-heap-percentage="40"/></cache>')
     ny = network.site("ny")
     ny.cache.close()
     ny.start_member(cache_xml_file=file, maximum_memory=10_000)

@@ -1,5 +1,5 @@
-"""A member of a site that is above its limit of memory: the primaries of its replicas refuse what needs memory there, by
-its name. It stays in sync, and goes on when it has memory.
+"""A member of a site that is above its limit of memory: the primaries of its replicas refuse what needs memory there,
+by its name. It stays in sync, and goes on when it has memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ def start_both(site: MemorySite) -> tuple:
     """One member with much memory, and one with a small limit. Both have a copy of each bucket."""
     one, two = site.start("one"), site.start("two", maximum_memory=MemorySize.of(site))
     eventually(
-        lambda: all(sum(counts.get(what, 0) for what in ("primary", "copies")) == BUCKETS
-                    for counts in site.counts("data").values()),
+        lambda: all(
+            sum(counts.get(what, 0) for what in ("primary", "copies")) == BUCKETS
+            for counts in site.counts("data").values()
+        ),
         what="a copy of each bucket at both members",
     )
     return one, two
@@ -86,7 +88,7 @@ def test_a_new_copy_waits_until_its_member_has_memory(site):
     two = site.start("two", maximum_memory=MemorySize.of(site) if MemorySize._mb else 160)
     eventually(lambda: memory_of(two)["is_above_critical"], what="a learner without memory")
     # Some buckets were whole before. The others have learners, and these make nobody wait.
-    assert 0 < BUCKETS - site.counts("data")["two"].get("copies", 0)
+    assert BUCKETS - site.counts("data")["two"].get("copies", 0) > 0
     assert one.ask("put_each", "data", "more", LENGTH, 500) < 500
     assert memory_of(two)["used"] <= memory_of(two)["maximum"] * 1.01
     one.do("data", "clear")

@@ -31,15 +31,15 @@ void wan_limit_init(wan_limit *limit, uint64_t bytes, uint64_t critical, uint64_
 void wan_limit_charge(wan_limit *limit, uint64_t bytes);
 void wan_limit_release(wan_limit *limit, uint64_t bytes);
 
-/* What was measured: the rest of the process, what is free of the counted memory, and what the machine has left if it is
- * too little (otherwise WAN_NO_LIMIT). */
+/* What was measured: the rest of the process, what is free of the counted memory, and what the machine has left if it
+ * is too little (otherwise WAN_NO_LIMIT). */
 void wan_limit_note(wan_limit *limit, int64_t other, uint64_t free, uint64_t left);
 
 /* The bytes of the process, as far as it is known. */
 static inline uint64_t wan_limit_used(const wan_limit *limit)
 {
-    const int64_t used = (int64_t)__atomic_load_n(&limit->counted, __ATOMIC_RELAXED)
-                         + __atomic_load_n(&limit->other, __ATOMIC_RELAXED);
+    const int64_t used =
+        (int64_t)__atomic_load_n(&limit->counted, __ATOMIC_RELAXED) + __atomic_load_n(&limit->other, __ATOMIC_RELAXED);
     return used > 0 ? (uint64_t)used : 0;
 }
 

@@ -313,7 +313,8 @@ static inline const wan_lane_state *wan_tail_short_copy(const wan_tail *tail, co
     for (uint32_t n = 0; n < bucket->copy_count; n++) {
         const wan_tail_copy *copy = &bucket->copies[n];
         const wan_lane_state *state = __atomic_load_n(&tail->lanes[copy->lane], __ATOMIC_ACQUIRE);
-        if (copy->state == WAN_COPY_WAITED && state && __atomic_load_n(&state->is_short, __ATOMIC_RELAXED)) return state;
+        if (copy->state == WAN_COPY_WAITED && state && __atomic_load_n(&state->is_short, __ATOMIC_RELAXED))
+            return state;
     }
     return NULL;
 }

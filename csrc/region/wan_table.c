@@ -398,8 +398,7 @@ static inline int is_full(const wan_shard *shard)
 int wan_table_grows(wan_shard *shard, const wan_change *change, int counts_free)
 {
     if (change->operation == WAN_DESTROY) return 0;
-    const wan_entry *entry =
-        wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form);
+    const wan_entry *entry = wan_table_find(shard, change->hash, change->key, change->key_length, change->key_form);
     wan_change looked = *change;
     const wan_outcome outcome = decide(shard, entry, &looked);
     if (outcome != WAN_CREATED && outcome != WAN_UPDATED) return 0;

@@ -269,10 +269,7 @@ static inline wan_entry *wan_shard_entry(const wan_shard *shard, uint64_t at)
 }
 
 /* Counts what the table takes for this limit from now on. Nothing was put yet. */
-static inline void wan_table_set_limit(wan_table *table, wan_limit *limit)
-{
-    wan_slab_set_limit(&table->slab, limit);
-}
+static inline void wan_table_set_limit(wan_table *table, wan_limit *limit) { wan_slab_set_limit(&table->slab, limit); }
 /* Whether changes that need memory are refused, because the table's member is above its limit. */
 static inline int wan_table_is_short(const wan_table *table) { return wan_limit_is_short(table->slab.limit); }
 /* The bytes that the table has from the system, and that new entries can take. It needs no lock, and may be a little

@@ -874,8 +874,8 @@ class LaneReceiver:
         member: int = 0,
         memory: MemoryLimit | None = None,
     ) -> Self:
-        """`member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket. `memory`:
-        the limit of this member, whose state each answer tells."""
+        """`member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket.
+        `memory`: the limit of this member, whose state each answer tells."""
     @property
     def promise(self) -> Promise: ...
     @property

@@ -176,9 +176,7 @@ class CopiesSession:
         for receiver, of in self.receivers.items():
             if of == member:
                 receiver.stop()
-        receiver = _core.LaneReceiver(
-            self.find, self._member_timeout_us // 1000, member.member_id, self._memory
-        )
+        receiver = _core.LaneReceiver(self.find, self._member_timeout_us // 1000, member.member_id, self._memory)
         self.receivers[receiver] = member
         if self.is_stopping:
             receiver.stop()

@@ -53,7 +53,8 @@ class MemberCopies:
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
         """`openings`: what this member has under way to others. `questions`: ask others about what they have under way
-        to this one. `way`: connects to them. `memory`: the limit of this member's memory. `gives_up`: called with the reason if the thread cannot go on."""
+        to this one. `way`: connects to them. `memory`: the limit of this member's memory. `gives_up`: called with the
+        reason if the thread cannot go on."""
         self._reports, self._openings, self._questions, self._gives_up = reports, openings, questions, gives_up
         self._way = way
         self._lock = threading.RLock()  # Guards everything below. Nobody waits for another process under it.

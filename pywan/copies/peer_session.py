@@ -32,7 +32,9 @@ class PeerSession:
         self.member = profile.incarnation
         self.address = Address(profile.host, profile.port)
         self.number = number
-        self.lane = _core.LaneSender(number, f"lane from {me} to {self.member}", member_timeout_us // 1000, self.member.name)
+        self.lane = _core.LaneSender(
+            number, f"lane from {me} to {self.member}", member_timeout_us // 1000, self.member.name
+        )
         self._me = me
         self._regions: dict[str, int] = {}
         self._next_region = 1

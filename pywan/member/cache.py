@@ -74,7 +74,8 @@ class Cache(Described):
             of the machine, or of the cgroup that the process is in.
         critical_heap_percentage: From this part of `maximum_memory` on, changes that need memory are refused with a
             LowMemoryError. None: 95, or what the cache.xml says. 0: nothing is refused.
-        eviction_heap_percentage: From this part on, the log warns. None: 85, or what the cache.xml says. 0: it does not.
+        eviction_heap_percentage: From this part on, the log warns. None: 85, or what the cache.xml says. 0: it does
+            not.
         ssl: How connections are encrypted, by the names in docs/configuration.md: `{"enabled_components": "all", ...}`.
             None: they are not.
         security: Who the member is, and whom it lets in, by the names in docs/configuration.md:

@@ -210,6 +210,9 @@ class MemberCore:
 
     def _limit_memory(self, configuration: CacheConfiguration | None = None) -> MemoryWatch:
         """Makes the limit of the member's memory. What the cache.xml says holds where the caller said nothing."""
+        maximum: Any
+        critical: Any
+        eviction: Any
         maximum, critical, eviction = self._memory_given
         if critical is None and configuration is not None:
             critical = configuration.critical_heap_percentage

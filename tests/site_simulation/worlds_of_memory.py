@@ -82,7 +82,8 @@ class ReplicasWithoutMemory(SiteWorld):
             self.simulation.run_until(self.simulation.now_us + 150 * MS)
             now = _entries(core)
             self.must(
-                now <= entries, f"{member.me} is above its limit of memory, and has {now} entries where it had {entries}"
+                now <= entries,
+                f"{member.me} is above its limit of memory, and has {now} entries where it had {entries}",
             )
             self.statistics["destroys at a replica without memory"] += entries - now
             entries = now

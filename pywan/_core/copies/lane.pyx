@@ -17,8 +17,8 @@ from pywan._core.region.tail cimport LaneState
 
 cdef class LaneSender(LaneState):
     """Sends the changes and images of buckets to one other member. `number` is the lane's number in the tails; `about`
-    names the lane in errors, and `other` the member. A thread runs it over one connection after the other. `member_timeout_ms`: see
-    `configure`."""
+    names the lane in errors, and `other` the member. A thread runs it over one connection after the
+    other. `member_timeout_ms`: see `configure`."""
     cdef readonly LaneSenderSession session
     cdef readonly str about
     cdef News told
@@ -104,8 +104,8 @@ cdef class LaneSender(LaneState):
 
 cdef class LaneReceiver:
     """Takes what one other member sends of the buckets whose copies are here. `find_region(name)` returns a RegionCore,
-    or None. `member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket. `memory`: the
-    limit of this member, whose state each answer tells. None: it has none."""
+    or None. `member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket.
+    `memory`: the limit of this member, whose state each answer tells. None: it has none."""
     cdef object find_region
     cdef readonly Promise promise
     cdef News told

@@ -195,8 +195,8 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
 cdef inline wan_status region_check_memory(region_core *region, wan_shard *shard, const wan_change *change,
                                            const wan_tail_bucket *bucket) noexcept nogil:
     """WAN_OK if there is memory for the change: it needs none, or neither this member nor an in-sync replica of its
-    bucket is above its limit. Otherwise WAN_FULL. `bucket`: of a region that several members hold; its lock is held. Under the
-    entry lock."""
+    bucket is above its limit. Otherwise WAN_FULL. `bucket`: of a region that several members hold; its lock is
+    held. Under the entry lock."""
     cdef const wan_lane_state *short_copy = wan_tail_short_copy(region.tail, bucket) if bucket != NULL else NULL
     if not region.stores or (short_copy == NULL and not wan_table_is_short(&region.table)):
         return WAN_OK
@@ -667,8 +667,9 @@ cdef inline wan_status region_apply_logged(region_log *log, wan_shard *shard, wa
 
 
 cdef inline void region_note_tombstone(region_core *region, wan_shard *shard, int64_t bytes) noexcept nogil:
-    """Notes that tombstones take so many bytes more. If they take too many, or the member has no memory, the thread that
-    destroys a key shrinks the other tombstones in its shard. So a bulk destroy cannot be faster than the housekeeper. Under the entry lock."""
+    """Notes that tombstones take so many bytes more. If they take too many, or the member has no memory, the thread
+    that destroys a key shrinks the other tombstones in its shard. So a bulk destroy cannot be faster than the
+    housekeeper. Under the entry lock."""
     cdef uint64_t before
     if wan_falls_short(&region.tombstone_room, bytes):
         wan_signal_change(region.bell)

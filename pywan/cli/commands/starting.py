@@ -106,7 +106,9 @@ def start_server(session: Session, values: Values) -> Result:
                 values.get("maximum_backlog_memory") or properties.get("maximum-backlog-memory"),
                 "maximum-backlog-memory",
             ),
-            "maximum_memory": _number(values.get("maximum_memory") or properties.get("maximum-memory"), "maximum-memory"),
+            "maximum_memory": _number(
+                values.get("maximum_memory") or properties.get("maximum-memory"), "maximum-memory"
+            ),
             "critical_heap_percentage": values.get("critical_heap_percentage")
             or properties.get("critical-heap-percentage"),
             "eviction_heap_percentage": values.get("eviction_heap_percentage")
