@@ -47,8 +47,8 @@ class MemoryWatch:
     def __init__(
         self, name: str, maximum_memory: Any, critical_heap_percentage: Any, eviction_heap_percentage: Any
     ) -> None:
-        """`maximum_memory` in MB; None: a share of the machine. Percentages are of that; None: the default; 0: nothing is
-        refused, or nothing is logged. ConfigurationError: one of them cannot be used."""
+        """`maximum_memory` in MB; None: a share of the machine. Percentages are of that; None: the default; 0: nothing
+        is refused, or nothing is logged. ConfigurationError: one of them cannot be used."""
         self._name = name
         what = f"cache {name!r}"
         critical = CRITICAL_PERCENT

@@ -104,8 +104,9 @@ class SharedRegions:
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
         """`call_timeout_s`: for how long a call is tried. None: as `member-timeout` says. `backlog_bytes`: the limit of
-        the member's budget (docs/decisions/0078). `memory`: the limit of its memory. `way`: connects to other members. `why_only_once`: returns why only
-        one member can have a region. `gives_up`: called with the reason if the copies' thread cannot go on."""
+        the member's budget (docs/decisions/0078). `memory`: the limit of its memory (docs/decisions/0106). `way`:
+        connects to other members. `why_only_once`: returns why only one member can have a region. `gives_up`: called
+        with the reason if the copies' thread cannot go on."""
         self._agent, self._find, self._gives_up = agent, find, gives_up
         self._way, self._why_only_once = way, why_only_once
         self.budget, self._memory = _core.MemoryBudget(backlog_bytes), memory
