@@ -237,7 +237,7 @@ def test_without_a_critical_percentage_nothing_is_refused(network, tmp_path):
     ny.cache.close()
     ny.start_member(dir=tmp_path, maximum_memory=limit_for(), critical_heap_percentage=0)
     data = ny.region(senders=[])
-    for n in range(1200):
+    for n in range(3000):
         data[n] = b"v" * 50_000
     status = ny.cache.status()["memory"]
     assert status["critical"] is None and not status["is_above_critical"] and status["used"] > status["maximum"]

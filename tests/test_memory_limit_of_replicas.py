@@ -84,8 +84,9 @@ def test_a_primary_refuses_for_a_replica_without_memory_which_stays_in_sync(site
 
 def test_a_new_copy_waits_until_its_member_has_memory(site):
     one = site.start("one")
+    size = MemorySize.of(site)
     assert one.ask("fill", "data", "key", LENGTH, 20_000) == [20_000, ""]
-    two = site.start("two", maximum_memory=MemorySize.of(site) if MemorySize._mb else 160)
+    two = site.start("two", maximum_memory=size)
     eventually(lambda: memory_of(two)["is_above_critical"], what="a learner without memory")
     # Some buckets were whole before. The others have learners, and these make nobody wait.
     assert BUCKETS - site.counts("data")["two"].get("copies", 0) > 0
