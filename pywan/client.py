@@ -153,6 +153,7 @@ class DataConnection:
         Raises:
             QueueFullError: A sender's queue at the member had no room. The rows that are left go in when the same task
                 is tried again there.
+            LowMemoryError: The member is above its limit of memory. It is a QueueFullError too.
             DiskError: A disk of the member failed.
             ConnectivityError: The connection broke.
         """

@@ -13,7 +13,9 @@ import pytest
 
 from pywan import _core
 from pywan.base.machine_memory import process_bytes
+from pywan.client import DataConnection
 from pywan.errors import ConfigurationError, LowMemoryError, QueueFullError
+from pywan.member import staging
 from pywan.member.memory import SAID_AGAIN_S
 from pywan.testing.waiting import eventually
 
@@ -56,7 +58,7 @@ def small_region() -> tuple[_core.RegionCore, _core.MemoryLimit]:
     """A region alone, and its limit: the test says what the process takes."""
     region, limit = (
         _core.RegionCore("data", _core.Clock(), site=1, member=1),
-        _core.MemoryLimit(100 * MIB, 90 * MIB, 80 * MIB),
+        _core.MemoryLimit("server", 100 * MIB, 90 * MIB, 80 * MIB),
     )
     region.limit_memory(limit)
     return region, limit
@@ -76,8 +78,13 @@ def test_puts_of_new_keys_are_refused_near_the_limit_and_go_on_after_destroys(li
     value = b"v" * length
     count, refusal = fill(ny, value)
     status = ny.cache.status()["memory"]
-    assert "memory is at its limit" in str(refusal) and "nothing was stored" in str(refusal)
     assert isinstance(refusal, QueueFullError)
+    for words in (
+        f"memory of member {ny.cache.name} is at its limit: the process has ",
+        f"(maximum-memory is {status['maximum'] // MIB} MB); destroy entries, start another member, or raise",
+        "nothing was stored or sent",
+    ):
+        assert words in str(refusal)
     assert status["is_above_critical"] and status["refused"] >= 1
     assert status["critical"] * 0.97 <= process_bytes() <= status["maximum"] * 1.01
     assert len(data) == count and data[0] == data[count - 1] == value and len(list(data)) == count
@@ -110,7 +117,7 @@ def test_a_clear_makes_all_of_the_room_usable_again(limited):
 def test_bulk_calls_stop_at_the_entry_for_which_there_is_no_memory(limited):
     ny, data = limited
     count, _ = fill(ny, b"v" * 50_000)
-    with pytest.raises(LowMemoryError, match="memory is at its limit"):
+    with pytest.raises(LowMemoryError, match="is at its limit"):
         data.put_all({f"row {n}": b"v" * 50_000 for n in range(100)})
     keys, values = pyarrow.array([f"column {n}" for n in range(100)]), pyarrow.array([b"v" * 50_000] * 100)
     with pytest.raises(LowMemoryError, match=r"put_columns from row \d+ of 100 on"):
@@ -136,6 +143,31 @@ def test_rows_of_a_task_wait_at_the_member_until_there_is_memory():
     assert stage.apply(region) and stage.applied == len(region) == 100
 
 
+def test_rows_of_a_client_are_refused_in_words_and_those_that_are_kept_go_in_later(limited, monkeypatch):
+    """The task's rows that fit are applied. The others stay at the member, and none is lost or applied twice."""
+    monkeypatch.setattr(staging, "FULL_WAIT_S", 0.3)
+    ny, data = limited
+    value = b"v" * 50_000
+    rows = [(n, value) for n in range(2 * ROOM // 50_000)]
+
+    def commit(task: int, rows: list) -> dict:
+        place = str(ny.locator.address)
+        with DataConnection.open(place, region="data", run_id=b"0123456789abcdef", task=task) as there:
+            there.put_pairs(rows)
+            return there.commit()
+
+    with pytest.raises(LowMemoryError, match=r"at its limit.*\d+ of the task's \d+ rows are applied. The rest is kept"):
+        commit(1, rows)
+    first = set(data)
+    assert 0 < len(first) < len(rows)
+    with pytest.raises(LowMemoryError, match="none of the task's 10 rows is applied"):
+        commit(2, [(f"other {n}", value) for n in range(10)])
+    data.clear()
+    done = commit(1, rows)
+    assert done["rows"] == len(rows) and not done["missing"]
+    assert not first & set(data) and first | set(data) == {key for key, _ in rows}
+
+
 def test_a_destroy_an_invalidation_and_a_repeat_need_no_memory():
     region, limit = small_region()
     for n in range(10):
@@ -156,7 +188,7 @@ def test_a_destroy_an_invalidation_and_a_repeat_need_no_memory():
 
 
 def test_what_a_region_and_a_queue_take_is_counted_and_given_back():
-    limit = _core.MemoryLimit(1 << 40, 1 << 40, 1 << 40)
+    limit = _core.MemoryLimit("server", 1 << 40, 1 << 40, 1 << 40)
     region = _core.RegionCore("data", _core.Clock(), site=1, member=1)
     region.limit_memory(limit)
     queue = _core.EventQueue("ln", remote_site=2, memory_limit=1 << 31)
@@ -202,7 +234,7 @@ def test_free_room_of_a_fragmented_table_counts_as_room():
 def test_a_machine_that_is_nearly_full_refuses_too():
     region, limit = small_region()
     limit.note(MIB, 0, 12 * MIB)
-    with pytest.raises(LowMemoryError, match="has only 12 MB of memory left"):
+    with pytest.raises(LowMemoryError, match="machine of member server, or its cgroup, has only 12 MB of memory left"):
         region.put("new", b"v" * 2000)
     limit.note(MIB, 0)
     region.put("new", b"v" * 2000)
@@ -288,7 +320,8 @@ def test_the_log_warns_before_the_limit_at_it_and_when_there_is_memory_again(lim
 
 @pytest.mark.parametrize("where", ["here", "there"])
 def test_events_wait_at_the_sender_while_the_receivers_member_has_no_memory(network, tmp_path, where):
-    """Nothing is lost or parked. Destroys behind the puts that do not fit make room for them, and so do others."""
+    """Nothing is lost or parked. Destroys in the batch of the puts that do not fit make room for them, and so do
+    destroys at the receiving site."""
     ny, ln = network.site("ny"), network.site("ln")
     ln.cache.close()
     ln.start_member(dir=tmp_path, maximum_memory=limit_for(2 * ROOM))
@@ -297,14 +330,22 @@ def test_events_wait_at_the_sender_while_the_receivers_member_has_no_memory(netw
     there, here = ln.region(senders=[]), ny.region()
     value = b"v" * 50_000
     count = 0
-    while not ln.cache.status()["memory"]["is_above_critical"] or sender.queue_size == 0:
+
+    def is_above() -> bool:
+        return ln.cache.status()["memory"]["is_above_critical"]
+
+    while not is_above() or sender.queue_size == 0:
+        # So few events wait, of 2 MB, that one batch has them and the destroys behind them.
+        eventually(lambda: sender.queue_size < 40 or is_above(), what="an event that the receiver took")
         here[count] = value
         count += 1
         assert count < 10_000
     if where == "here":
+        sender.pause()
         for key in range(count - 10):
             del here[key]
         here["last"] = value
+        sender.resume()
     else:
         assert len(there) < count and sender.queue_size > 0
         for key in range(count // 2):

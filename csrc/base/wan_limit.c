@@ -1,10 +1,12 @@
 #include "base/wan_limit.h"
 
+#include <stdio.h>
 #include <string.h>
 
-void wan_limit_init(wan_limit *limit, uint64_t bytes, uint64_t critical, uint64_t calm)
+void wan_limit_init(wan_limit *limit, const char *name, uint64_t bytes, uint64_t critical, uint64_t calm)
 {
     memset(limit, 0, sizeof *limit);
+    snprintf(limit->name, sizeof limit->name, "%s", name);
     limit->limit = bytes;
     limit->critical = critical;
     limit->calm = calm;
@@ -54,14 +56,15 @@ wan_status wan_limit_refuse(wan_limit *limit)
     __atomic_fetch_add(&limit->refused, 1, __ATOMIC_RELAXED);
     if (left != WAN_NO_LIMIT) {
         wan_note(WAN_LOW_MEMORY,
-                 "the machine, or its cgroup, has only %" PRIu64 " MB of memory left; the process has %" PRIu64 " MB",
-                 left >> 20, used >> 20);
+                 "the machine of member %s, or its cgroup, has only %" PRIu64
+                 " MB of memory left; the process has %" PRIu64 " MB; end other processes, or " WAN_LIMIT_REMEDY,
+                 limit->name, left >> 20, used >> 20);
         return WAN_FULL;
     }
     wan_note(WAN_LOW_MEMORY,
-             "the member's memory is at its limit: the process has %" PRIu64 " MB, of which %" PRIu64
+             "the memory of member %s is at its limit: the process has %" PRIu64 " MB, of which %" PRIu64
              " MB are free for entries of the same sizes, and changes that need memory are refused from %" PRIu64
-             " MB on (maximum-memory is %" PRIu64 " MB)",
-             used >> 20, (free < used ? free : used) >> 20, limit->critical >> 20, limit->limit >> 20);
+             " MB on (maximum-memory is %" PRIu64 " MB); " WAN_LIMIT_REMEDY,
+             limit->name, used >> 20, (free < used ? free : used) >> 20, limit->critical >> 20, limit->limit >> 20);
     return WAN_FULL;
 }

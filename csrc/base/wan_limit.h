@@ -11,8 +11,11 @@
 #define WAN_LIMIT_H
 #include "base/wan_base.h"
 
-/* All fields are atomic. `limit`, `critical` and `calm` do not change. */
+#define WAN_LIMIT_NAME_BYTES 64
+
+/* All numbers are atomic. `name`, `limit`, `critical` and `calm` do not change. */
 typedef struct {
+    char name[WAN_LIMIT_NAME_BYTES]; /* Of the member, perhaps cut. */
     uint32_t is_short; /* Changes that need memory are refused. */
     uint32_t shorts;   /* How often it became so. */
     uint64_t limit;    /* Bytes of the whole process. */
@@ -25,7 +28,7 @@ typedef struct {
     uint64_t refused;  /* Changes that were refused. */
 } wan_limit;
 
-void wan_limit_init(wan_limit *limit, uint64_t bytes, uint64_t critical, uint64_t calm);
+void wan_limit_init(wan_limit *limit, const char *name, uint64_t bytes, uint64_t critical, uint64_t calm);
 
 /* Memory came from the system, or went back. `limit` NULL: there is none. */
 void wan_limit_charge(wan_limit *limit, uint64_t bytes);
@@ -49,7 +52,11 @@ static inline int wan_limit_is_short(const wan_limit *limit)
     return limit && __atomic_load_n(&limit->is_short, __ATOMIC_RELAXED);
 }
 
-/* Notes a change that is refused because this member is short. Returns WAN_FULL; the detail has WAN_LOW_MEMORY. */
+/* What a user can do about it, at the end of each refusal. */
+#define WAN_LIMIT_REMEDY "destroy entries, start another member, or raise maximum-memory"
+
+/* Notes a change that is refused because this member is short. Returns WAN_FULL; the detail has WAN_LOW_MEMORY, and
+ * names the member, what it takes, its limit and the remedy. */
 wan_status wan_limit_refuse(wan_limit *limit);
 
 #endif

@@ -4,11 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-void wan_row_stage_pool_init(wan_row_stage_pool *pool, const wan_env *env, uint64_t memory_limit)
+void wan_row_stage_pool_init(wan_row_stage_pool *pool, const wan_env *env, uint64_t memory_limit, wan_limit *limit)
 {
     memset(pool, 0, sizeof *pool);
     pool->env = env;
     pool->memory_limit = memory_limit;
+    pool->limit = limit;
 }
 
 wan_status wan_row_stage_open(wan_row_stage *stage, wan_row_stage_pool *pool, const char *directory)
@@ -23,34 +24,43 @@ wan_status wan_row_stage_open(wan_row_stage *stage, wan_row_stage_pool *pool, co
     return WAN_OK;
 }
 
-/* Memory for a block, perhaps that of an earlier block. NULL: there is none, or the limit is reached. */
-static uint8_t *take_memory(wan_row_stage_pool *pool, uint64_t size)
+/* Memory for a block, perhaps that of an earlier block. NULL: there is none, a limit is reached, or there is a directory
+ * and the member is above its limit. */
+static uint8_t *take_memory(wan_row_stage_pool *pool, uint64_t size, int has_files)
 {
     uint8_t *bytes = NULL;
     wan_lock_take(&pool->lock);
-    const int may = pool->memory + size <= pool->memory_limit;
+    const int may = pool->memory + size <= pool->memory_limit && !(has_files && wan_limit_is_short(pool->limit));
     if (may) pool->memory += size;
     if (may && size == WAN_ROW_STAGE_BLOCK_BYTES && pool->kept_count) bytes = pool->kept[--pool->kept_count];
     wan_lock_release(&pool->lock);
     if (!may || bytes) return bytes;
     bytes = malloc(size);
-    if (bytes) return bytes;
+    if (bytes) {
+        wan_limit_charge(pool->limit, size);
+        return bytes;
+    }
     wan_lock_take(&pool->lock);
     pool->memory -= size;
     wan_lock_release(&pool->lock);
     return NULL;
 }
 
+static void free_memory(wan_row_stage_pool *pool, uint8_t *bytes, uint64_t size)
+{
+    wan_limit_release(pool->limit, size);
+    free(bytes);
+}
+
 static void give_memory(wan_row_stage_pool *pool, uint8_t *bytes, uint64_t size)
 {
     wan_lock_take(&pool->lock);
     pool->memory -= size;
-    if (size == WAN_ROW_STAGE_BLOCK_BYTES && pool->kept_count < WAN_ROW_STAGE_BLOCKS_KEPT) {
-        pool->kept[pool->kept_count++] = bytes;
-        bytes = NULL;
-    }
+    const int is_kept = size == WAN_ROW_STAGE_BLOCK_BYTES && pool->kept_count < WAN_ROW_STAGE_BLOCKS_KEPT
+                        && !wan_limit_is_short(pool->limit);
+    if (is_kept) pool->kept[pool->kept_count++] = bytes;
     wan_lock_release(&pool->lock);
-    free(bytes);
+    if (!is_kept) free_memory(pool, bytes, size);
 }
 
 static wan_status add_block(wan_row_stage *stage, uint64_t least)
@@ -60,7 +70,7 @@ static wan_status add_block(wan_row_stage *stage, uint64_t least)
     wan_row_stage_block *block = calloc(1, sizeof *block);
     if (!block) return WAN_FAIL(WAN_NO_MEMORY, "no memory for the rows of a task");
     block->size = least > WAN_ROW_STAGE_BLOCK_BYTES ? least : WAN_ROW_STAGE_BLOCK_BYTES;
-    block->bytes = take_memory(pool, block->size);
+    block->bytes = take_memory(pool, block->size, stage->directory != NULL);
     if (!block->bytes) {
         block->is_file = 1;
         block->size = least > WAN_ROW_STAGE_FILE_BYTES ? least : WAN_ROW_STAGE_FILE_BYTES;
@@ -98,7 +108,7 @@ void wan_row_stage_close(wan_row_stage *stage)
     free(stage->directory);
     wan_lock_take(&pool->lock);
     if (--pool->stages == 0)
-        while (pool->kept_count) free(pool->kept[--pool->kept_count]);
+        while (pool->kept_count) free_memory(pool, pool->kept[--pool->kept_count], WAN_ROW_STAGE_BLOCK_BYTES);
     wan_lock_release(&pool->lock);
     memset(stage, 0, sizeof *stage);
 }

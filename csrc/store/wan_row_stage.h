@@ -1,9 +1,10 @@
 /* Owns the row stage: the records of a Spark task, until they are applied. The records are copied as they came, into
  * blocks, and read once in their order. All tasks of a member share a limit on the memory of these blocks. Blocks
- * beyond the limit lie in files without names. */
+ * beyond the limit lie in files without names, and so do new blocks while the member is above its limit of memory. */
 #ifndef WAN_ROW_STAGE_H
 #define WAN_ROW_STAGE_H
 #include "base/wan_env.h"
+#include "base/wan_limit.h"
 #include "base/wan_lock.h"
 #include "record/wan_record.h"
 
@@ -15,6 +16,7 @@
 typedef struct {
     const wan_env *env;
     uint64_t memory_limit; /* The most bytes of blocks in memory, of all tasks together. */
+    wan_limit *limit;      /* Of the member, which counts the blocks in memory. NULL: there is none. */
     wan_lock lock;         /* Guards the fields below. */
     uint64_t memory;       /* Bytes of blocks in use. At most the limit. */
     uint32_t stages;       /* Open row stages. */
@@ -22,8 +24,8 @@ typedef struct {
     uint8_t *kept[WAN_ROW_STAGE_BLOCKS_KEPT]; /* The empty blocks that the pool keeps. */
 } wan_row_stage_pool;
 
-/* Begins a pool without blocks. */
-void wan_row_stage_pool_init(wan_row_stage_pool *pool, const wan_env *env, uint64_t memory_limit);
+/* Begins a pool without blocks. `limit` NULL: the member has no limit of memory. */
+void wan_row_stage_pool_init(wan_row_stage_pool *pool, const wan_env *env, uint64_t memory_limit, wan_limit *limit);
 
 typedef struct wan_row_stage_block {
     struct wan_row_stage_block *next;

@@ -164,10 +164,10 @@ class MemoryBudget:
         listeners are still to be told, and of what is remembered of calls."""
 
 class MemoryLimit:
-    """The memory of a member's process, at most `limit` bytes. From `critical` bytes on, changes that need memory are
-    refused, until there are less than `calm`."""
+    """The memory of the process of member `name`, at most `limit` bytes. From `critical` bytes on, changes that need
+    memory are refused, until there are less than `calm`."""
 
-    def __new__(cls, limit: int, critical: int, calm: int) -> Self: ...
+    def __new__(cls, name: str, limit: int, critical: int, calm: int) -> Self: ...
     def note(self, other: int, free: int, left: int | None = None) -> None:
         """Tells what was measured: how many bytes the process has beside the counted ones, how many of the counted ones
         are free for new entries, and how many the machine has left, if these are too few."""
@@ -1344,9 +1344,9 @@ class RowSender(Session):
 
 class StageBudget:
     """Limits the rows of all tasks that are staged at a member: `memory` bytes of them in memory, the others in files,
-    `limit` bytes in all."""
+    `limit` bytes in all. `member` counts those in memory. While it is above its limit, new rows go to files."""
 
-    def __new__(cls, limit: int, memory: int = ...) -> Self: ...
+    def __new__(cls, limit: int, memory: int = ..., member: MemoryLimit | None = None) -> Self: ...
     @property
     def limit(self) -> int: ...
     @property

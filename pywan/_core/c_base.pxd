@@ -142,7 +142,8 @@ cdef extern from "base/wan_limit.h" nogil:
     ctypedef struct wan_limit:
         uint32_t is_short, shorts
         uint64_t limit, critical, calm, counted, free, left, refused
-    void wan_limit_init(wan_limit *limit, uint64_t bytes, uint64_t critical, uint64_t calm)
+    const char *WAN_LIMIT_REMEDY
+    void wan_limit_init(wan_limit *limit, const char *name, uint64_t bytes, uint64_t critical, uint64_t calm)
     void wan_limit_note(wan_limit *limit, int64_t other, uint64_t free, uint64_t left)
     uint64_t wan_limit_used(const wan_limit *limit)
     bint wan_limit_is_short(const wan_limit *limit)

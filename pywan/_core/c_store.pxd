@@ -179,7 +179,8 @@ cdef extern from "store/wan_row_stage.h" nogil:
         uint64_t memory
     ctypedef struct wan_row_stage:
         wan_row_stage_pool *pool
-    void wan_row_stage_pool_init(wan_row_stage_pool *pool, const wan_env *env, uint64_t memory_limit)
+    void wan_row_stage_pool_init(wan_row_stage_pool *pool, const wan_env *env, uint64_t memory_limit,
+                                 wan_limit *limit)
     wan_status wan_row_stage_open(wan_row_stage *stage, wan_row_stage_pool *pool, const char *directory)
     void wan_row_stage_close(wan_row_stage *stage)
     wan_status wan_row_stage_add(wan_row_stage *stage, const uint8_t *records, uint64_t length)

@@ -179,6 +179,7 @@ class MemberCore:
             member_name=self.name,
             directory=str(folder.overflow),
             find_region=self.regions.find,
+            memory=self.memory.limit,
             guard=self.guard,
         )
         if configuration is not None:

@@ -70,6 +70,7 @@ class MemoryWatch:
         self.critical_percent, self.eviction_percent = critical, eviction
         self.is_limited = critical > 0
         self.limit = _core.MemoryLimit(
+            name,
             bytes_ if self.is_limited else 1 << 62,
             int(bytes_ * critical / 100) if self.is_limited else 1 << 62,
             int(bytes_ * max(0.0, critical - CALM_PERCENT) / 100),

@@ -93,9 +93,10 @@ class RowStages:
         member_name: str,
         directory: str,
         find_region: Callable[[str], Any],
+        memory: _core.MemoryLimit | None = None,
         guard: Guard = OPEN,
     ) -> None:
-        """`guard` lets clients in."""
+        """`memory`: the limit of the member's memory, which staged rows count for. `guard` lets clients in."""
         self._guard = guard
         self._site, self._member_name, self._directory = site, member_name, directory
         self._find_region = find_region
@@ -106,7 +107,7 @@ class RowStages:
         self._tasks: OrderedDict[tuple[Hashable, str, bytes, int], _Task] = OrderedDict()
         self._open: set[Any] = set()
         self._stopping = threading.Event()
-        self._budget = _core.StageBudget(STAGED_ROWS_BYTES_MAX, STAGED_ROWS_MEMORY_MAX)
+        self._budget = _core.StageBudget(STAGED_ROWS_BYTES_MAX, STAGED_ROWS_MEMORY_MAX, memory)
 
     def stop(self) -> None:
         """Ends every connection. Rows that were not committed are dropped, and their clients see a failed task.

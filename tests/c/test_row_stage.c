@@ -63,7 +63,7 @@ static void rows_come_back_in_their_order_from_memory_and_files(void)
     random_source source = {.state = 9};
     uint8_t *run = malloc(1 << 20);
     files = unmapped = 0;
-    wan_row_stage_pool_init(&pool, &env, 4 * WAN_ROW_STAGE_BLOCK_BYTES);
+    wan_row_stage_pool_init(&pool, &env, 4 * WAN_ROW_STAGE_BLOCK_BYTES, NULL);
     for (int n = 0; n < 2; n++) {
         uint64_t put[2] = {0}, got[2] = {0};
         for (int k = 0; k < 2; k++) EXPECT_EQUAL(wan_row_stage_open(&stages[k], &pool, "somewhere"), WAN_OK);
@@ -92,7 +92,7 @@ static void a_record_larger_than_a_block_has_one_of_its_own(void)
     uint8_t *value = calloc(1, 2 * WAN_ROW_STAGE_BLOCK_BYTES), *run = malloc(length);
     wan_record head = {.value_length = 2 * WAN_ROW_STAGE_BLOCK_BYTES};
     wan_record_write(run, length, head, NULL, value, NULL, NULL);
-    wan_row_stage_pool_init(&pool, &env, 3 * WAN_ROW_STAGE_BLOCK_BYTES);
+    wan_row_stage_pool_init(&pool, &env, 3 * WAN_ROW_STAGE_BLOCK_BYTES, NULL);
     EXPECT_EQUAL(wan_row_stage_open(&stage, &pool, NULL), WAN_OK);
     EXPECT_EQUAL(wan_row_stage_add(&stage, run, length), WAN_OK);
     EXPECT(wan_row_stage_peek(&stage, 1, &record) == 1 && memcmp(record, run, length) == 0);
@@ -114,7 +114,7 @@ static void a_full_disk_is_told_and_nothing_is_lost_of_the_memory(void)
     uint8_t *run = malloc(1 << 20);
     wan_status status = WAN_OK;
     disk_is_full = 1;
-    wan_row_stage_pool_init(&pool, &env, WAN_ROW_STAGE_BLOCK_BYTES);
+    wan_row_stage_pool_init(&pool, &env, WAN_ROW_STAGE_BLOCK_BYTES, NULL);
     EXPECT_EQUAL(wan_row_stage_open(&stage, &pool, "somewhere"), WAN_OK);
     for (int n = 0; n < 5 && status == WAN_OK; n++)
         status = wan_row_stage_add(&stage, run, write_run(run, 1 << 20, &put, &source));
@@ -125,9 +125,49 @@ static void a_full_disk_is_told_and_nothing_is_lost_of_the_memory(void)
     free(run);
 }
 
+static void a_member_above_its_limit_stages_rows_in_files_and_keeps_no_block(void)
+{
+    wan_limit limit;
+    wan_row_stage_pool pool;
+    wan_row_stage first, stage, nowhere;
+    static uint8_t run[WAN_ROW_STAGE_BLOCK_BYTES / 2];
+    random_source source = {.state = 1};
+    uint64_t number = 1;
+    wan_limit_init(&limit, "one", 100 << 20, 90 << 20, 80 << 20);
+    wan_row_stage_pool_init(&pool, &env, 64 * WAN_ROW_STAGE_BLOCK_BYTES, &limit);
+    EXPECT_EQUAL(wan_row_stage_open(&first, &pool, "there"), WAN_OK);
+    EXPECT_EQUAL(wan_row_stage_open(&stage, &pool, "there"), WAN_OK);
+    EXPECT_EQUAL(wan_row_stage_open(&nowhere, &pool, NULL), WAN_OK);
+    const uint64_t bytes = write_run(run, sizeof run, &number, &source);
+    files = unmapped = 0;
+    EXPECT_EQUAL(wan_row_stage_add(&first, run, bytes), WAN_OK);
+    EXPECT_EQUAL(files, 0);
+    EXPECT_EQUAL(limit.counted, WAN_ROW_STAGE_BLOCK_BYTES);
+    wan_limit_note(&limit, 95 << 20, 0, WAN_NO_LIMIT);
+    EXPECT_EQUAL(wan_row_stage_add(&stage, run, bytes), WAN_OK);
+    EXPECT_EQUAL(files, 1);
+    EXPECT_EQUAL(limit.counted, WAN_ROW_STAGE_BLOCK_BYTES);
+    EXPECT_EQUAL(wan_row_stage_add(&nowhere, run, bytes), WAN_OK); /* Without files there is only memory. */
+    EXPECT_EQUAL(limit.counted, 2 * WAN_ROW_STAGE_BLOCK_BYTES);
+    wan_row_stage_close(&first);
+    EXPECT_EQUAL(pool.kept_count, 0);
+    EXPECT_EQUAL(limit.counted, WAN_ROW_STAGE_BLOCK_BYTES);
+    wan_limit_note(&limit, 0, 0, WAN_NO_LIMIT);
+    wan_row_stage_close(&nowhere);
+    EXPECT_EQUAL(pool.kept_count, 1);
+    EXPECT_EQUAL(limit.counted, WAN_ROW_STAGE_BLOCK_BYTES);
+    number = 1;
+    EXPECT(read_all(&stage, &number, &source) && number > 1);
+    wan_row_stage_close(&stage); /* The last one: what was kept goes too. */
+    EXPECT_EQUAL(limit.counted, 0);
+    EXPECT_EQUAL(unmapped, files);
+}
+
 const test_case stage_tests[] = {
     {"rows come back in their order from memory and files", rows_come_back_in_their_order_from_memory_and_files},
     {"a record larger than a block has one of its own", a_record_larger_than_a_block_has_one_of_its_own},
     {"a full disk is told and nothing is lost of the memory", a_full_disk_is_told_and_nothing_is_lost_of_the_memory},
+    {"a member above its limit stages rows in files and keeps no block",
+     a_member_above_its_limit_stages_rows_in_files_and_keeps_no_block},
     {0},
 };

@@ -15,6 +15,7 @@
 #include "harness.h"
 #include "memory_disk.h"
 #include "base/wan_clock.h"
+#include "base/wan_limit.h"
 #include "base/wan_lock.h"
 #include "copies/wan_heard.h"
 #include "copies/wan_lane.h"
@@ -734,6 +735,58 @@ static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake
     wan_tail_close(&shared.tail);
 }
 
+/* A slab and a limit. Threads take and give pieces and arrays, others measure and ask. */
+
+typedef struct {
+    wan_limit limit;
+    wan_slab slab;
+    int working; /* Threads that are not done. */
+} limited_slab;
+
+static void *take_and_give(void *context)
+{
+    worker *self = context;
+    limited_slab *shared = self->shared;
+    void *pieces[256] = {0};
+    while (!is_over()) {
+        for (uint32_t n = 0; n < 256; n++) CHECK((pieces[n] = wan_slab_take(&shared->slab, self->number, 1000)));
+        void *array = wan_slab_take_array(&shared->slab, self->number, 4 << 20);
+        CHECK(array);
+        wan_slab_note_large(&shared->slab, 5000, 1);
+        if (wan_limit_is_short(&shared->limit)) CHECK(wan_limit_refuse(&shared->limit) == WAN_FULL);
+        wan_slab_note_large(&shared->slab, 5000, 0);
+        wan_slab_give_array(&shared->slab, array, 4 << 20);
+        for (uint32_t n = 0; n < 256; n++) wan_slab_give(&shared->slab, pieces[n], 1000);
+        wan_slab_drop_spare(&shared->slab);
+    }
+    __atomic_sub_fetch(&shared->working, 1, __ATOMIC_ACQ_REL);
+    return NULL;
+}
+
+static void *measure(void *context)
+{
+    limited_slab *shared = ((worker *)context)->shared;
+    while (__atomic_load_n(&shared->working, __ATOMIC_ACQUIRE)) {
+        wan_limit_note(&shared->limit, 1 << 20, wan_slab_bytes(&shared->slab) / 8, WAN_NO_LIMIT);
+        CHECK(wan_limit_used(&shared->limit) < (uint64_t)1 << 40);
+        sched_yield();
+    }
+    return NULL;
+}
+
+static void a_limit_counts_what_threads_take_and_give_back(void)
+{
+    static limited_slab shared;
+    wan_limit_init(&shared.limit, "one", 20 << 20, 4 << 20, 2 << 20); /* One array is too much. */
+    CHECK(wan_slab_init(&shared.slab) == WAN_OK);
+    wan_slab_set_limit(&shared.slab, &shared.limit);
+    shared.working = 3;
+    run_crews(&shared, (crew[]){{take_and_give, 3}, {measure, 1}}, 2);
+    CHECK(wan_read(&shared.limit.counted) == wan_slab_bytes(&shared.slab));
+    wan_slab_close(&shared.slab);
+    CHECK(wan_read(&shared.limit.counted) == 0 && shared.limit.shorts > 0);
+}
+
 int main(int count, char **arguments)
 {
     static const test_case tests[] = {
@@ -746,6 +799,7 @@ int main(int count, char **arguments)
          stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own},
         {"a change that counts is at the copy, and nobody waits for a lost wake-up",
          a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake_up},
+        {"a limit counts what threads take and give back", a_limit_counts_what_threads_take_and_give_back},
         {0}};
     uint64_t seconds = count > 1 ? strtoull(arguments[1], NULL, 10) : 2;
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -710,7 +710,7 @@ class Member(Node):
         self.lines: Lines | None = None
         self.server: Server
         self.clock_of_stamps = _core.Clock()
-        self.memory = _core.MemoryLimit(1 << 40, 1 << 40, 1 << 39)  # It is above it when a world says so.
+        self.memory = _core.MemoryLimit(name, 1 << 40, 1 << 40, 1 << 39)  # It is above it when a world says so.
         self._wall_ms = 1_700_000_000_000 + world.simulation.rng.randrange(-5000, 5000) + world.ahead_ms.get(name, 0)
         self.member_id = world.simulation.rng.randrange(1, 1 << 32)
         self.agent = SimulatedAgent(self, Incarnation(name, self.member_id))

@@ -4,11 +4,12 @@ from pywan._core.c_base cimport *
 
 
 cdef class MemoryLimit:
-    """The memory of a member's process, at most `limit` bytes. From `critical` bytes on, changes that need memory are
-    refused, until there are less than `calm`. All regions, queues and lanes of the member have it."""
+    """The memory of the process of member `name`, at most `limit` bytes. From `critical` bytes on, changes that need
+    memory are refused, until there are less than `calm`. All regions, queues and lanes of the member have it."""
 
-    def __cinit__(self, uint64_t limit, uint64_t critical, uint64_t calm):
-        wan_limit_init(&self.limit, limit, critical, calm)
+    def __cinit__(self, str name, uint64_t limit, uint64_t critical, uint64_t calm):
+        cdef bytes told = name.encode("utf-8", "replace")
+        wan_limit_init(&self.limit, told, limit, critical, calm)
 
     def note(self, int64_t other, uint64_t free, left=None):
         """Tells what was measured: how many bytes the process has beside the counted ones, how many of the counted ones

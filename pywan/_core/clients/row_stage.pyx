@@ -7,6 +7,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
+from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.region.put cimport origin_of_row, region_change
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.compiled_region cimport OneWait
@@ -22,16 +23,18 @@ from pywan._core.wire.stream cimport buffer_frame, stream_take
 from pywan._core.values.tagged cimport Encoded
 
 
+@cython.no_gc_clear      # A stage that is closed uses the member's limit.
 cdef class StageBudget:
     """Limits the rows of all tasks that are staged at a member: `memory` bytes of them in memory, the others in files,
-    `limit` bytes in all."""
+    `limit` bytes in all. `member` counts those in memory. While it is above its limit, new rows go to files."""
     cdef readonly uint64_t limit
+    cdef MemoryLimit member         # None: it has no limit.
     cdef uint64_t taken             # Atomic.
     cdef wan_row_stage_pool pool
 
-    def __cinit__(self, uint64_t limit, uint64_t memory=256 << 20):
-        self.limit = limit
-        wan_row_stage_pool_init(&self.pool, &wan_env_posix, memory)
+    def __cinit__(self, uint64_t limit, uint64_t memory=256 << 20, MemoryLimit member=None):
+        self.limit, self.member = limit, member
+        wan_row_stage_pool_init(&self.pool, &wan_env_posix, memory, &member.limit if member is not None else NULL)
 
     @property
     def used(self):

@@ -208,7 +208,7 @@ cdef inline wan_status region_check_memory(region_core *region, wan_shard *shard
     if region.table.slab.limit != NULL:
         wan_add_shared(&region.table.slab.limit.refused, 1)
     wan_note(WAN_LOW_MEMORY, "the memory of member %s, which has a replica, is at its limit, and it takes only changes"
-                             " that need no memory", short_copy.other)
+                             " that need no memory; %s", short_copy.other, WAN_LIMIT_REMEDY)
     return WAN_FULL
 
 
