@@ -148,7 +148,7 @@ def test_rows_of_a_client_are_refused_in_words_and_those_that_are_kept_go_in_lat
     monkeypatch.setattr(staging, "FULL_WAIT_S", 0.3)
     ny, data = limited
     value = b"v" * 50_000
-    rows = [(n, value) for n in range(2 * ROOM // 50_000)]
+    rows = [(n, value) for n in range(3 * ROOM // 2 // 50_000)]
 
     def commit(task: int, rows: list) -> dict:
         place = str(ny.locator.address)
@@ -156,7 +156,9 @@ def test_rows_of_a_client_are_refused_in_words_and_those_that_are_kept_go_in_lat
             there.put_pairs(rows)
             return there.commit()
 
-    with pytest.raises(LowMemoryError, match=r"at its limit.*\d+ of the task's \d+ rows are applied. The rest is kept"):
+    with pytest.raises(
+        LowMemoryError, match=r"(?s)at its limit.*\d+ of the task's \d+ rows are applied. The rest is kept"
+    ):
         commit(1, rows)
     first = set(data)
     assert 0 < len(first) < len(rows)

@@ -16,16 +16,16 @@
 /* All numbers are atomic. `name`, `limit`, `critical` and `calm` do not change. */
 typedef struct {
     char name[WAN_LIMIT_NAME_BYTES]; /* Of the member, perhaps cut. */
-    uint32_t is_short; /* Changes that need memory are refused. */
-    uint32_t shorts;   /* How often it became so. */
-    uint64_t limit;    /* Bytes of the whole process. */
-    uint64_t critical; /* From so many bytes on the member is short, without what is free. */
-    uint64_t calm;     /* Below so many it is not short any more. calm <= critical <= limit */
-    uint64_t counted;  /* Bytes of regions and queues. */
-    int64_t other;     /* Bytes of the rest of the process, less what is counted and was never touched. */
-    uint64_t free;     /* Bytes of the counted ones that new entries can take. */
-    uint64_t left;     /* Bytes that the machine has left, if these are too few. Otherwise WAN_NO_LIMIT. */
-    uint64_t refused;  /* Changes that were refused. */
+    uint32_t is_short;               /* Changes that need memory are refused. */
+    uint32_t shorts;                 /* How often it became so. */
+    uint64_t limit;                  /* Bytes of the whole process. */
+    uint64_t critical;               /* From so many bytes on the member is short, without what is free. */
+    uint64_t calm;                   /* Below so many it is not short any more. calm <= critical <= limit */
+    uint64_t counted;                /* Bytes of regions and queues. */
+    int64_t other;                   /* Bytes of the rest of the process, less what is counted and was never touched. */
+    uint64_t free;                   /* Bytes of the counted ones that new entries can take. */
+    uint64_t left;    /* Bytes that the machine has left, if these are too few. Otherwise WAN_NO_LIMIT. */
+    uint64_t refused; /* Changes that were refused. */
 } wan_limit;
 
 void wan_limit_init(wan_limit *limit, const char *name, uint64_t bytes, uint64_t critical, uint64_t calm);

@@ -24,13 +24,20 @@ wan_status wan_row_stage_open(wan_row_stage *stage, wan_row_stage_pool *pool, co
     return WAN_OK;
 }
 
-/* Memory for a block, perhaps that of an earlier block. NULL: there is none, a limit is reached, or there is a directory
- * and the member is above its limit. */
+/* Whether the member has half of its memory left. Staged rows must not take the memory that they need when they are
+ * applied: then none of them could be. */
+static int has_ample_memory(const wan_limit *limit)
+{
+    return !limit || (!wan_limit_is_short(limit) && wan_limit_used(limit) < limit->limit / 2);
+}
+
+/* Memory for a block, perhaps that of an earlier block. NULL: there is none, the pool's limit is reached, or there is a
+ * directory and the member has little memory. */
 static uint8_t *take_memory(wan_row_stage_pool *pool, uint64_t size, int has_files)
 {
     uint8_t *bytes = NULL;
     wan_lock_take(&pool->lock);
-    const int may = pool->memory + size <= pool->memory_limit && !(has_files && wan_limit_is_short(pool->limit));
+    const int may = pool->memory + size <= pool->memory_limit && (!has_files || has_ample_memory(pool->limit));
     if (may) pool->memory += size;
     if (may && size == WAN_ROW_STAGE_BLOCK_BYTES && pool->kept_count) bytes = pool->kept[--pool->kept_count];
     wan_lock_release(&pool->lock);
@@ -57,7 +64,7 @@ static void give_memory(wan_row_stage_pool *pool, uint8_t *bytes, uint64_t size)
     wan_lock_take(&pool->lock);
     pool->memory -= size;
     const int is_kept = size == WAN_ROW_STAGE_BLOCK_BYTES && pool->kept_count < WAN_ROW_STAGE_BLOCKS_KEPT
-                        && !wan_limit_is_short(pool->limit);
+                        && has_ample_memory(pool->limit);
     if (is_kept) pool->kept[pool->kept_count++] = bytes;
     wan_lock_release(&pool->lock);
     if (!is_kept) free_memory(pool, bytes, size);

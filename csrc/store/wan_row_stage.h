@@ -1,6 +1,7 @@
 /* Owns the row stage: the records of a Spark task, until they are applied. The records are copied as they came, into
  * blocks, and read once in their order. All tasks of a member share a limit on the memory of these blocks. Blocks
- * beyond the limit lie in files without names, and so do new blocks while the member is above its limit of memory. */
+ * beyond the limit lie in files without names, and so do new blocks while the member has more than half of its limit of
+ * memory. */
 #ifndef WAN_ROW_STAGE_H
 #define WAN_ROW_STAGE_H
 #include "base/wan_env.h"

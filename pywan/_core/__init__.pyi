@@ -1344,7 +1344,8 @@ class RowSender(Session):
 
 class StageBudget:
     """Limits the rows of all tasks that are staged at a member: `memory` bytes of them in memory, the others in files,
-    `limit` bytes in all. `member` counts those in memory. While it is above its limit, new rows go to files."""
+    `limit` bytes in all. `member` counts those in memory. While it has more than half of its limit, new rows go to
+    files."""
 
     def __new__(cls, limit: int, memory: int = ..., member: MemoryLimit | None = None) -> Self: ...
     @property

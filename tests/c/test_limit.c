@@ -1,5 +1,5 @@
-/* Owns the tests of a member's limit of memory: when changes are refused, for how long, in which words, and that no byte
- * of what regions and queues take is lost from the count. */
+/* Owns the tests of a member's limit of memory: when changes are refused, for how long, in which words, and that no
+ * byte of what regions and queues take is lost from the count. */
 #include <pthread.h>
 
 #include "harness.h"
@@ -91,8 +91,8 @@ static void a_refusal_names_member_bytes_limit_and_remedy(void)
     wan_limit_charge(&limit, 93 * MIB);
     wan_limit_note(&limit, 2 * (int64_t)MIB, 4 * MIB, WAN_NO_LIMIT);
     EXPECT_EQUAL(wan_limit_refuse(&limit), WAN_FULL);
-    const char *const words[] = {"member server is at its limit", "has 95 MB", "4 MB are free", "from 90 MB on",
-                                 "maximum-memory is 100 MB", WAN_LIMIT_REMEDY};
+    const char *const words[] = {"member server is at its limit", "has 95 MB",     "4 MB are free", "from 90 MB on",
+                                 "maximum-memory is 100 MB",      WAN_LIMIT_REMEDY};
     for (size_t n = 0; n < sizeof words / sizeof *words; n++) {
         EXPECT(strstr(wan_detail, words[n]));
         if (!strstr(wan_detail, words[n])) printf("    %s is not in: %s\n", words[n], wan_detail);

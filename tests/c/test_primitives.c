@@ -514,11 +514,10 @@ const test_case crc_and_format_tests[] = {
 
 int main(int count, char **arguments)
 {
-    const test_case *all[] = {crc_and_format_tests, buffer_tests, pages_tests,  form_tests,  store_tests,
-                              queue_tests,          slab_tests,   table_tests,  log_tests,   window_tests,
-                              item_set_tests,       lock_tests,   counts_tests, stage_tests, tail_tests,
-                              answer_tests,         heard_tests,  clear_tests,  call_tests,  merge_tests,
-                              limit_tests};
+    const test_case *all[] = {
+        crc_and_format_tests, buffer_tests, pages_tests,  form_tests,     store_tests, queue_tests,  slab_tests,
+        table_tests,          log_tests,    window_tests, item_set_tests, lock_tests,  counts_tests, stage_tests,
+        tail_tests,           answer_tests, heard_tests,  clear_tests,    call_tests,  merge_tests,  limit_tests};
     int run = 0, failed = 0;
     clock_t started = clock();
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -26,7 +26,8 @@ from pywan._core.values.tagged cimport Encoded
 @cython.no_gc_clear      # A stage that is closed uses the member's limit.
 cdef class StageBudget:
     """Limits the rows of all tasks that are staged at a member: `memory` bytes of them in memory, the others in files,
-    `limit` bytes in all. `member` counts those in memory. While it is above its limit, new rows go to files."""
+    `limit` bytes in all. `member` counts those in memory. While it has more than half of its limit, new rows go to
+    files."""
     cdef readonly uint64_t limit
     cdef MemoryLimit member         # None: it has no limit.
     cdef uint64_t taken             # Atomic.
