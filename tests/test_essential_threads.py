@@ -172,6 +172,7 @@ BEGUN_AGAIN = {
     "copies/peer.py": ["`lane to MEMBER`", "`questions to MEMBER`"],
     "gateway/dispatchers.py": ["`sender-ID-N`"],
     "member/housekeeper.py": ["`NAME-housekeeping`"],
+    "member/memory.py": ["`NAME-memory`"],
     "member/process.py": ["`signals`"],
     "member/sharing.py": ["`older SENDER`"],
     "region/listening.py": ["`pywan-listeners-REGION`"],
