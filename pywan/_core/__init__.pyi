@@ -858,7 +858,11 @@ class CallSession(Session):
     """The calls of one connection."""
 
     def __new__(
-        cls, find_region: Callable[[str], RegionCore | None], depth: int = 0, budget: MemoryBudget | None = None
+        cls,
+        find_region: Callable[[str], RegionCore | None],
+        depth: int = 0,
+        budget: MemoryBudget | None = None,
+        callers: Sequence[int] = (),
     ) -> Self: ...
     @property
     def depth(self) -> int: ...
