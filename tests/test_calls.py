@@ -343,11 +343,38 @@ def opened(to: Member, caller: Incarnation, line: int, depth: int = 0) -> socket
 
 
 def put_call(key: bytes, value: bytes, number: int) -> bytes:
-    """The call `number` of slot 0 of caller 9: it puts a value."""
+    """The call `number` of slot 0 of a caller that incarnation 9 drew: it puts a value."""
+    return put_call_of(9, key, value, number)
+
+
+def put_call_of(member_id: int, key: bytes, value: bytes, number: int) -> bytes:
     bucket = ((_core.key_hash(key) >> 32) * BUCKETS) >> 32
     return calls.call(calls.REGION, b"r") + calls.call(
-        calls.CHANGE, calls.record(key, value), bucket=bucket, caller=9, slot=0, number=number
+        calls.CHANGE, calls.record(key, value), bucket=bucket, caller=member_id << 32, slot=0, number=number
     )
+
+
+def test_a_call_has_an_identity_of_the_member_that_opened_the_connection(pair: Pair) -> None:
+    """A bucket remembers calls by it, and refuses those of callers that are gone. A member that goes on as another
+    incarnation repeats calls of the earlier one."""
+    caller, earlier, other = Incarnation("caller", 9), Incarnation("caller", 10), Incarnation("other", 11)
+    pair.far.knows(earlier, other)
+    pair.far.view.discard(earlier)
+    pair.far.knows(caller)
+    with opened(pair.far, caller, 1) as sock, opened(pair.far, other, 1) as others:
+
+        def status_of(sock: socket.socket, member_id: int, value: bytes) -> int:
+            sock.sendall(put_call_of(member_id, b"k", value, 1))
+            head = receive_exactly(sock, calls.ANSWER_HEAD.size)
+            _, _, status, _, _, length, *_ = calls.ANSWER_HEAD.unpack(head)
+            assert (b"the identity of another member" in receive_exactly(sock, -(-length // 8) * 8)) == (status == 4)
+            return status
+
+        assert [status_of(sock, each, b"x") for each in (11, 12)] == [4, 4] and pair.get(b"k") is None
+        assert status_of(sock, 9, b"nine") == 0 and pair.get(b"k") == b"nine"
+        assert status_of(sock, 10, b"ten") == 0 and pair.get(b"k") == b"ten"
+        assert [status_of(others, each, b"x") for each in (9, 10)] == [4, 4] and pair.get(b"k") == b"ten"
+        assert status_of(others, 11, b"other") == 0
 
 
 def test_a_later_connection_ends_those_before_it_of_the_same_depth_before_it_is_served(pair: Pair) -> None:

@@ -36,6 +36,10 @@ class Queue:
     def __init__(self):
         self.led, self.lacks = set(), {}
         self.calls = 0
+        self.runners = []
+
+    def set_runners(self, members):
+        self.runners = sorted(members)
 
     def run_of(self, region):
         return {"data": 8, "more": 108}.get(region)

@@ -186,6 +186,9 @@ def test_a_long_event_goes_in_pieces():
         {"removed": 0, "lacks": 0, "reached": 0, "length": 0, "events": b""},
         {"removed": 0, "lacks": 0, "reached": 5, "length": 1, "events": b""},
         {"removed": 0, "lacks": 0, "reached": 5, "length": 1, "events": "x"},
+        {"removed": 0, "lacks": 0, "reached": 5, "length": 1, "events": b"xx"},
+        {"removed": 0, "lacks": 0, "reached": 6, "length": 1, "events": b"x"},
+        {"removed": 0, "lacks": 0, "reached": 5, "length": 1 << 30, "events": b"x"},
     ],
 )
 def test_what_is_no_answer_is_said_and_nothing_is_taken(reply):

@@ -83,7 +83,8 @@ static wan_status check_changes(const uint8_t *payload, uint64_t length)
                : WAN_FAIL(WAN_CORRUPT, "a frame of a lane has %" PRIu64 " bytes behind its sections", length - at);
 }
 
-static wan_status check_answers(const uint8_t *at, uint64_t bytes, uint32_t count)
+/* `through`: the stream was sent up to there, and nothing in the image is newer. */
+static wan_status check_answers(const uint8_t *at, uint64_t bytes, uint32_t count, uint64_t through)
 {
     for (uint32_t n = 0; n < count; n++) {
         const wan_answer_item *item = (const wan_answer_item *)at;
@@ -91,26 +92,30 @@ static wan_status check_answers(const uint8_t *at, uint64_t bytes, uint32_t coun
             return WAN_FAIL(WAN_CORRUPT, "a remembered call of an image is cut off: %" PRIu64 " bytes are left", bytes);
         const int is_answer = item->kind == WAN_ITEM_ANSWER;
         if (item->kind >= WAN_ITEM_KINDS || item->outcome > WAN_FORGOTTEN || item->found_form >= WAN_FORM_COUNT
-            || item->found > (WAN_ITEM_FOUND | WAN_ITEM_LOST) || item->rows == UINT32_MAX
-            || (item->found_length && item->found != WAN_ITEM_FOUND) || (!is_answer && item->found_length)
-            || !is_answer != !item->call.number || (item->kind == WAN_ITEM_BEGIN) != !item->call.caller)
+            || item->found > (WAN_ITEM_FOUND | WAN_ITEM_LOST) || item->rows == UINT32_MAX || item->sequence > through
+            || item->applied > (item->rows ? item->rows : 1) || (item->found_length && item->found != WAN_ITEM_FOUND)
+            || (!is_answer && item->found_length) || !is_answer != !item->call.number
+            || (item->kind == WAN_ITEM_BEGIN) != !item->call.caller)
             return WAN_FAIL(WAN_CORRUPT,
-                            "a remembered call of an image is of kind %u and has the outcome %u and the form %u",
-                            item->kind, item->outcome, item->found_form);
+                            "a remembered call of an image is of kind %u and has the outcome %u, the form %u and "
+                            "the sequence %" PRIu64,
+                            item->kind, item->outcome, item->found_form, item->sequence);
         const uint64_t size = wan_answer_item_size(item);
         at += size, bytes -= size;
     }
     return bytes ? WAN_FAIL(WAN_CORRUPT, "an image has %" PRIu64 " bytes behind its remembered calls", bytes) : WAN_OK;
 }
 
-static wan_status check_events(const uint8_t *at, uint64_t left, uint32_t count)
+static wan_status check_events(const uint8_t *at, uint64_t left, uint32_t count, uint64_t through)
 {
     for (uint32_t n = 0; n < count; n++) {
         const wan_image_event *event = (const wan_image_event *)at;
         if (left < sizeof *event || event->length > left - sizeof *event)
             return WAN_FAIL(WAN_CORRUPT, "a queued event of an image is cut off: %" PRIu64 " bytes are left", left);
-        if (event->is_begin > !event->length || event->sequence > SEQUENCE_MAX || (event->length && !event->sequence))
-            return WAN_FAIL(WAN_CORRUPT, "a queued event of an image has sequence %" PRIu64, event->sequence);
+        if (event->is_begin > !event->length || event->sequence > through || (event->length && !event->sequence))
+            return WAN_FAIL(WAN_CORRUPT,
+                            "a queued event of an image has sequence %" PRIu64 ", and the image goes through %" PRIu64,
+                            event->sequence, through);
         if (event->length) {
             const uint8_t *record = (const uint8_t *)(event + 1);
             wan_status status = wan_record_check(record, event->length);
@@ -137,8 +142,9 @@ static wan_status check_image(const uint8_t *payload, uint64_t length)
     if (image->part == WAN_IMAGE_ENTRIES)
         return check_entries((const uint8_t *)(image + 1), image->bytes, image->count, 1);
     if (image->part == WAN_IMAGE_ANSWERS)
-        return check_answers((const uint8_t *)(image + 1), image->bytes, image->count);
-    if (image->part == WAN_IMAGE_EVENTS) return check_events((const uint8_t *)(image + 1), image->bytes, image->count);
+        return check_answers((const uint8_t *)(image + 1), image->bytes, image->count, image->through);
+    if (image->part == WAN_IMAGE_EVENTS)
+        return check_events((const uint8_t *)(image + 1), image->bytes, image->count, image->through);
     if (image->bytes != (uint64_t)image->count * sizeof(wan_shrunk))
         return WAN_FAIL(WAN_CORRUPT, "%" PRIu32 " shrunk tombstones of an image in %" PRIu32 " bytes", image->count,
                         image->bytes);

@@ -120,6 +120,7 @@ void wan_tail_close(wan_tail *tail)
     for (uint32_t n = 0; n < tail->bucket_count; n++) {
         free(tail->buckets[n].copies);
         free(tail->buckets[n].thin);
+        free(tail->buckets[n].holders);
         wan_buffer_close(&tail->buckets[n].changes);
         wan_answers_close(&tail->buckets[n].answers);
         let_go(tail, &tail->buckets[n]);
@@ -906,6 +907,29 @@ void wan_tail_set_leader(wan_tail *tail, uint32_t number, uint32_t leader, int q
     wan_lock_release(&bucket->lock);
 }
 
+void wan_tail_set_holders(wan_tail *tail, uint32_t number, uint32_t *holders, uint32_t count)
+{
+    wan_tail_bucket *bucket = &tail->buckets[number];
+    wan_lock_take(&bucket->lock);
+    uint32_t *before = bucket->holders;
+    bucket->holders = holders;
+    bucket->holder_count = count;
+    wan_lock_release(&bucket->lock);
+    free(before);
+}
+
+/* A learner has become a copy in sync. No member has removed more events than count, and all that counts is here: what
+ * was said beyond that was never true, and must not remove what is still to come. */
+static void bound_settled(wan_tail *tail, const wan_tail_bucket *bucket)
+{
+    const wan_feeds *feeds = wan_tail_feeds(tail);
+    for (uint32_t n = 0; feeds && n < feeds->count; n++) {
+        wan_lock_take(feeds->items[n].lock);
+        wan_queue_bound_settled(feeds->items[n].queue, feeds->items[n].first + number_of(tail, bucket), bucket->last);
+        wan_lock_release(feeds->items[n].lock);
+    }
+}
+
 void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t life, uint64_t epoch, uint64_t transfer)
 {
     wan_tail_bucket *bucket = &tail->buckets[number];
@@ -949,6 +973,7 @@ void wan_tail_set_role(wan_tail *tail, uint32_t number, uint8_t role, uint64_t l
         for (uint32_t n = 0; n < shards; n++) store(&tail->shard_last[(uint64_t)number * shards + n], 0);
     }
     if (drops || is_new_life) turn_streams(tail, number, life, drops);
+    if (before == WAN_TAIL_LEARNER && holds) bound_settled(tail, bucket);
     if (role == WAN_TAIL_PRIMARY) {
         recount(tail, bucket);
         let_hear(tail, bucket); /* What counted under an earlier primary, which did not tell it. */

@@ -245,7 +245,11 @@ typedef struct {
     wan_buffer changes;     /* wan_tail_entry after wan_tail_entry. */
     uint64_t dropped_bytes; /* Bytes that ever left `changes` at its front. */
     uint32_t leader;        /* The number of the primary's incarnation. 0: it is not known, or there is none. */
-    uint64_t transfer;      /* Of a learner: the image that it is getting. 0: none. */
+    /* The numbers of the incarnations that the tables name as holders of the bucket in sync, or as about to leave. They
+     * alone can say that queued events have left. */
+    uint32_t *holders;
+    uint32_t holder_count;
+    uint64_t transfer; /* Of a learner: the image that it is getting. 0: none. */
     /* The connection on which the present primary sent a section of this epoch (wan_contact). 0: none yet. Atomic. */
     uint64_t contact;
     uint64_t learned; /* Of a learner: the last transfer whose image became whole. */
@@ -474,6 +478,16 @@ void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t l
 /* What the tables say of the primary, the number of its incarnation, and of this member, whether it holds the queued
  * events alone. It comes before the role under the primary's epoch. */
 void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader, int queue_only);
+/* What the tables say of who holds the bucket, and its queued events, in sync. The tail takes `holders`, which malloc
+ * gave, for its own. */
+void wan_tail_set_holders(wan_tail *tail, uint32_t bucket, uint32_t *holders, uint32_t count);
+/* Whether the tables name this incarnation among them. Under the bucket's lock. */
+static inline int wan_tail_is_holder(const wan_tail_bucket *bucket, uint32_t member)
+{
+    for (uint32_t n = 0; n < bucket->holder_count; n++)
+        if (bucket->holders[n] == member) return 1;
+    return 0;
+}
 /* Of a bucket that is led: whom it is sent to. Of `copies` only lane, state, transfer, acked and queue_only count. What
  * is known of a copy that stays is kept; one that is waited for stays so. A new learner takes the stream from `counted`
  * on. WAN_NO_MEMORY: nothing changed. */

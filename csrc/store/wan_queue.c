@@ -82,40 +82,16 @@ void wan_queue_close(wan_queue *queue)
 
 /* Blocks of entries: 512 entries of a partition each. */
 
-static wan_status grow_ring(wan_partition *partition)
-{
-    uint32_t capacity = partition->block_capacity ? partition->block_capacity * 2 : 4;
-    wan_block *blocks = calloc(capacity, sizeof *blocks);
-    if (!blocks) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu32 " entry blocks", capacity);
-    for (uint64_t n = partition->first_block; n < partition->first_block + partition->block_count; n++)
-        blocks[n & (capacity - 1)] = partition->blocks[n & (partition->block_capacity - 1)];
-    free(partition->blocks);
-    partition->blocks = blocks;
-    partition->block_capacity = capacity;
-    return WAN_OK;
-}
-
-wan_status wan_queue_block_room(wan_partition *partition)
-{
-    return partition->block_count == partition->block_capacity ? grow_ring(partition) : WAN_OK;
-}
-
-void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment)
-{
-    if (partition->block_count == 0) partition->first_block = number;
-    partition->blocks[number & (partition->block_capacity - 1)] =
-        (wan_block){.entries = (wan_entry_ref *)entries, .segment = segment};
-    partition->block_count++;
-}
-
 wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint64_t number)
 {
     uint8_t *at;
     uint32_t segment;
     wan_status status = wan_queue_block_room(partition);
     if (status == WAN_OK) status = wan_store_take(queue->store, &queue->blocks, block_bytes(partition), &at, &segment);
-    if (status == WAN_OK) wan_queue_push_block(partition, number, at, segment);
-    return status;
+    if (status != WAN_OK) return status;
+    if (WAN_UNLIKELY(partition->has_gaps)) memset(at, 0, block_bytes(partition)); /* Holes may come first in it. */
+    wan_queue_put_block(partition, number, at, segment);
+    return WAN_OK;
 }
 
 static void give_block(wan_queue *queue, const wan_partition *partition, wan_block *block)
@@ -134,9 +110,7 @@ static void give_back(wan_queue *queue)
             const wan_entry_ref ref = *entry_of(partition, sequence);
             wan_store_give(queue->store, &queue->records, ref_segment(ref), ref_length(queue->store, ref));
         }
-        for (uint64_t number = partition->first_block; number < partition->first_block + partition->block_count;
-             number++)
-            give_block(queue, partition, &partition->blocks[number & (partition->block_capacity - 1)]);
+        for (uint64_t at = 0; at < partition->block_count; at++) give_block(queue, partition, nth_block(partition, at));
     }
     wan_store_end_lease(queue->store, &queue->records);
     wan_store_end_lease(queue->store, &queue->blocks);
@@ -144,16 +118,31 @@ static void give_back(wan_queue *queue)
 
 static void drop_first_block(wan_queue *queue, wan_partition *partition)
 {
-    give_block(queue, partition, &partition->blocks[partition->first_block & (partition->block_capacity - 1)]);
-    partition->first_block++;
+    give_block(queue, partition, nth_block(partition, 0));
+    partition->ring_at++;
     partition->block_count--;
+    partition->first_block = partition->block_count ? nth_block(partition, 0)->number : partition->first_block + 1;
+}
+
+/* Drops the blocks of which everything was removed. */
+static void drop_passed_blocks(wan_queue *queue, wan_partition *partition)
+{
+    while (partition->block_count && partition->first_block < partition->removed / WAN_BLOCK_ENTRIES)
+        drop_first_block(queue, partition);
+    wan_queue_close_gaps(partition);
+}
+
+static void drop_blocks(wan_queue *queue, wan_partition *partition)
+{
+    while (partition->block_count) drop_first_block(queue, partition);
+    partition->has_gaps = 0;
 }
 
 /* An empty partition keeps its block in memory for the next event. It gives back a block that lies in a file. */
 void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition)
 {
     if (partition->removed != partition->appended || !partition->block_count) return;
-    wan_block *block = &partition->blocks[partition->first_block & (partition->block_capacity - 1)];
+    const wan_block *block = nth_block(partition, 0);
     if (block->entries && wan_store_segment(queue->store, block->segment)->is_file) drop_first_block(queue, partition);
 }
 
@@ -253,9 +242,9 @@ void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_
 static void give_unused_block(wan_queue *queue, wan_partition *partition)
 {
     if (WAN_LIKELY(!wan_store_is_over(queue->store)) || !partition->block_count) return;
-    uint64_t newest = partition->first_block + partition->block_count - 1;
-    if (newest * WAN_BLOCK_ENTRIES < partition->appended) return;
-    give_block(queue, partition, &partition->blocks[newest & (partition->block_capacity - 1)]);
+    wan_block *newest = nth_block(partition, partition->block_count - 1);
+    if (newest->number * WAN_BLOCK_ENTRIES < partition->appended) return;
+    give_block(queue, partition, newest);
     partition->block_count--;
 }
 
@@ -293,9 +282,8 @@ wan_status wan_queue_reserve_at(wan_queue *queue, uint32_t number, uint64_t sequ
     wan_partition *partition = &queue->partitions[number];
     if (WAN_UNLIKELY(queue->broken != NULL)) return wan_refuse_broken(queue->broken);
     WAN_CHECK(queue, sequence > partition->appended, WAN_BROKEN);
-    wan_status status = wan_queue_skip_to(queue, partition, sequence - 1);
-    if (status == WAN_OK) status = wan_queue_reserve_inline(queue, number, length, reservation);
-    return status;
+    wan_queue_skip_to(partition, sequence - 1);
+    return wan_queue_reserve_inline(queue, number, length, reservation);
 }
 
 wan_status wan_queue_reserve_reference(wan_queue *queue, uint32_t number, wan_reservation *reservation)
@@ -429,7 +417,7 @@ uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint
 {
     while (from <= through) {
         const wan_block *block = block_of(partition, from);
-        uint64_t end = ((from - 1) / WAN_BLOCK_ENTRIES + 1) * WAN_BLOCK_ENTRIES; /* The last sequence of the block. */
+        uint64_t end = block_end(partition, from);
         if (end > through) end = through;
         if (block->entries && block->live) {
             for (; from <= end; from++)
@@ -438,6 +426,21 @@ uint64_t wan_queue_next_live(const wan_partition *partition, uint64_t from, uint
         from = end + 1;
     }
     return 0;
+}
+
+uint64_t wan_queue_count_live(const wan_partition *partition, uint64_t from, uint64_t through)
+{
+    uint64_t count = 0;
+    while (from <= through) {
+        const wan_block *block = block_of(partition, from);
+        uint64_t end = block_end(partition, from);
+        if (end > through) end = through;
+        const int lives = block->entries && block->live;
+        const wan_entry_ref *entry = lives ? &block->entries[(from - 1) % WAN_BLOCK_ENTRIES] : NULL;
+        for (uint64_t n = from; entry && n <= end; n++) count += (uint64_t)is_live(*entry++);
+        from = end + 1;
+    }
+    return count;
 }
 
 wan_record *wan_queue_oldest(wan_queue *queue, uint32_t number)
@@ -463,7 +466,7 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
     int ends = queue->broken != NULL;
     const int adopted = wan_read(&queue->store->adopted_bytes) != 0;
     while (taken < count && peeked < end && !ends) { /* One block of entries in each round. */
-        uint64_t in_block = peeked % WAN_BLOCK_ENTRIES, left = WAN_BLOCK_ENTRIES - in_block;
+        uint64_t in_block = peeked % WAN_BLOCK_ENTRIES, left = block_end(partition, peeked + 1) - peeked;
         if (left > end - peeked) left = end - peeked;
         const wan_entry_ref *entries = block_of(partition, peeked + 1)->entries;
         if (!entries) {
@@ -564,8 +567,7 @@ void wan_queue_unpeek(wan_queue *queue, uint32_t number, uint64_t peeked)
     if (queue->broken) return;
     if (peeked > partition->peeked) return; /* The partition has begun anew since. */
     if (peeked < partition->removed) peeked = partition->removed;
-    for (uint64_t sequence = peeked; (sequence = wan_queue_next_live(partition, sequence + 1, partition->peeked));)
-        partition->unpeeked++;
+    partition->unpeeked += wan_queue_count_live(partition, peeked + 1, partition->peeked);
     partition->peeked = peeked;
     drop_front_holes(queue, partition);
     check_positions(partition);
@@ -587,13 +589,6 @@ static void give_dead_block(wan_queue *queue, const wan_partition *partition, wa
     give_block(queue, partition, block);
 }
 
-/* The reason of a hole that other members may be told of, or 0. */
-static uint32_t reason_of(const wan_partition *partition, uint64_t sequence)
-{
-    const wan_block *block = block_of(partition, sequence);
-    return block->entries ? (uint32_t)block->entries[(sequence - 1) % WAN_BLOCK_ENTRIES] : block->reason;
-}
-
 static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason)
 {
     wan_entry_ref *entry = entry_of(partition, sequence);
@@ -611,8 +606,9 @@ static void forget_entry(wan_queue *queue, wan_partition *partition, uint64_t se
     wan_store_give(queue->store, &queue->records, ref_segment(ref), length);
 }
 
-/* Removes `count` entries of one block, from the sequence `first` on. Records that lie in the same segment are given
- * back together. Events through `dropped_through` leave for `reason`, and the others because they were acknowledged. */
+/* Removes `count` entries of one block, or of one gap, from the sequence `first` on. Records that lie in the same
+ * segment are given back together. Events through `dropped_through` leave for `reason`, and the others because they
+ * were acknowledged. */
 static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t first, uint64_t count,
                        uint64_t dropped_through, uint32_t reason)
 {
@@ -672,11 +668,11 @@ static uint64_t remove_through(wan_queue *queue, wan_partition *partition, uint6
     WAN_CHECK(queue, through <= partition->peeked, 0);
     uint64_t before = partition->events;
     while (partition->removed < through) {
-        uint64_t count = WAN_BLOCK_ENTRIES - partition->removed % WAN_BLOCK_ENTRIES;
-        if (count > through - partition->removed) count = through - partition->removed;
-        forget_run(queue, partition, partition->removed + 1, count, dropped_through, reason);
-        partition->removed += count;
-        if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
+        uint64_t end = block_end(partition, partition->removed + 1);
+        if (end > through) end = through;
+        forget_run(queue, partition, partition->removed + 1, end - partition->removed, dropped_through, reason);
+        partition->removed = end;
+        drop_passed_blocks(queue, partition);
     }
     wan_queue_unpin_file(queue, partition);
     check_positions(partition);
@@ -698,11 +694,17 @@ static void drop_front_holes(wan_queue *queue, wan_partition *partition)
 {
     if (partition->peeked != partition->removed || !partition->leads) return;
     const uint64_t end = counts_through(queue, partition), removed = partition->removed;
-    while (partition->removed < end && !is_live(*entry_of(partition, partition->removed + 1))) {
-        const uint32_t reason = reason_of(partition, partition->removed + 1);
-        if (reason) wan_queue_note_exception(partition, partition->removed + 1, 1, reason);
-        partition->peeked = ++partition->removed;
-        if (partition->removed % WAN_BLOCK_ENTRIES == 0) drop_first_block(queue, partition);
+    while (partition->removed < end) {
+        const uint64_t first = partition->removed + 1;
+        const wan_block *block = block_of(partition, first);
+        const wan_entry_ref *entry = block->entries ? &block->entries[(first - 1) % WAN_BLOCK_ENTRIES] : NULL;
+        if (entry && is_live(*entry)) break;
+        uint64_t last = entry ? first : block_end(partition, first);
+        if (last > end) last = end;
+        const uint32_t reason = entry ? (uint32_t)*entry : block->reason;
+        if (reason) wan_queue_note_exception(partition, first, last - partition->removed, reason);
+        partition->peeked = partition->removed = last;
+        drop_passed_blocks(queue, partition);
     }
     wan_queue_unpin_file(queue, partition);
     if (partition->removed != removed) tell_settled(partition);
@@ -753,10 +755,10 @@ static void count_more(wan_queue *queue, wan_partition *partition)
         const uint64_t counted = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
         if (counted < end) end = counted;
     }
-    while (partition->counted < end) {
-        partition->counted++;
-        if (partition->counted > partition->removed && is_live(*entry_of(partition, partition->counted)))
-            partition->uncounted_events--;
+    if (partition->counted < end) {
+        const uint64_t from = partition->counted > partition->removed ? partition->counted : partition->removed;
+        partition->uncounted_events -= wan_queue_count_live(partition, from + 1, end);
+        partition->counted = end;
     }
     drop_front_holes(queue, partition);
     check_positions(partition);
@@ -837,9 +839,11 @@ wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *cou
     if (!partition_waits(queue, partition)) partition->counted = partition->appended;
     partition->stream = counted;
     if (partition->explained < partition->appended) partition->explained = partition->appended;
-    if (counted && !partition->appended)
+    if (counted && !partition->appended) {
+        drop_blocks(queue, partition); /* A reservation that was cancelled may have left one. */
         partition->removed = partition->peeked = partition->appended = partition->counted = partition->begun =
             partition->explained = last;
+    }
     wan_queue_set_life(queue, number, life);
     count_more(queue, partition);
     return WAN_OK;
@@ -888,13 +892,14 @@ uint64_t wan_queue_count(wan_queue *queue, uint32_t number)
  * why those through `unsure_through` left. */
 static uint64_t settle(wan_queue *queue, wan_partition *partition, uint64_t through, uint64_t unsure_through)
 {
-    while (partition->peeked < through) {
-        const uint64_t sequence = ++partition->peeked;
-        const int lives = is_live(*entry_of(partition, sequence));
-        partition->unpeeked -= (uint64_t)lives;
-        if (sequence <= partition->counted) continue;
-        partition->counted = sequence;
-        partition->uncounted_events -= (uint64_t)lives;
+    const uint64_t from = partition->counted > partition->peeked ? partition->counted : partition->peeked;
+    if (from < through) {
+        partition->uncounted_events -= wan_queue_count_live(partition, from + 1, through);
+        partition->counted = through;
+    }
+    if (partition->peeked < through) {
+        partition->unpeeked -= wan_queue_count_live(partition, partition->peeked + 1, through);
+        partition->peeked = through;
     }
     const uint64_t count = remove_through(queue, partition, partition->peeked, unsure_through, WAN_HOLE_UNKNOWN);
     queue->removed_by_primary += count;
@@ -908,14 +913,14 @@ wan_status wan_queue_settle(wan_queue *queue, uint32_t number, uint64_t through)
     WAN_CHECK(queue, partition->peeked == partition->removed, WAN_BROKEN);
     if (partition->explained < through) partition->explained = through; /* An image does not say why they left. */
     if (through > partition->appended && partition->removed == partition->appended) { /* There is nothing between. */
-        while (partition->block_count) drop_first_block(queue, partition);
+        drop_blocks(queue, partition);
         partition->removed = partition->peeked = partition->appended = through;
         if (partition->counted < through) partition->counted = through;
         return WAN_OK;
     }
-    wan_status status = through > partition->appended ? wan_queue_skip_to(queue, partition, through) : WAN_OK;
-    if (status == WAN_OK) (void)settle(queue, partition, through, through);
-    return status;
+    wan_queue_skip_to(partition, through);
+    (void)settle(queue, partition, through, through);
+    return WAN_OK;
 }
 
 void wan_queue_tell_settled(wan_queue *queue, uint32_t number, void (*tell)(void *teller, uint32_t bucket),
@@ -992,6 +997,13 @@ uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t number, uint64_t li
     return settle(queue, partition, through, partition->unsure_through);
 }
 
+void wan_queue_bound_settled(wan_queue *queue, uint32_t number, uint64_t through)
+{
+    wan_partition *partition = &queue->partitions[number];
+    if (partition->settle_through > through) partition->settle_through = through;
+    if (partition->unsure_through > through) partition->unsure_through = through;
+}
+
 uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
 {
     wan_partition *partition = &queue->partitions[number];
@@ -1003,7 +1015,7 @@ uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
     partition->unpeeked = partition->uncounted_events = 0;
     const uint64_t dropped = remove_through(queue, partition, partition->appended, 0, 0);
     queue->forgotten += dropped;
-    while (partition->block_count) drop_first_block(queue, partition);
+    drop_blocks(queue, partition);
     wan_queue_forget_index(partition); /* Sequences are given again, and a slot must not seem to name a new event. */
     partition->removed = partition->peeked = partition->appended = partition->counted = 0;
     partition->durable = partition->taken = partition->duplicate_through = partition->known_holes = 0;
@@ -1032,9 +1044,9 @@ wan_status wan_queue_start_conflating(wan_queue *queue)
     if (queue->broken) return wan_refuse_broken(queue->broken);
     for (uint32_t number = 0; number < queue->partition_count; number++) {
         wan_partition *partition = &queue->partitions[number];
-        for (uint64_t sequence = partition->removed + 1; sequence <= partition->appended; sequence++) {
-            wan_record *record = wan_queue_at(queue, partition, sequence);
-            if (!record) continue;
+        for (uint64_t sequence = partition->removed;
+             (sequence = wan_queue_next_live(partition, sequence + 1, partition->appended));) {
+            const wan_record *record = wan_queue_at(queue, partition, sequence);
             if (partition->index_used * 4 >= partition->index_mask * 3) {
                 wan_status status = wan_queue_grow_index(partition, 1);
                 if (status != WAN_OK) return status;

@@ -26,6 +26,7 @@ typedef struct {
     /* NULL: all its entries are holes, and its memory was given back. In a partition that `has_arrivals` as many words
      * follow the entries: the arrival of each. */
     wan_entry_ref *entries;
+    uint64_t number; /* Of its first entry's sequence: (sequence - 1) / WAN_BLOCK_ENTRIES. */
     uint32_t segment;
     uint32_t live; /* Entries that are no holes. */
     /* Why its events became holes (WAN_HOLE_*), once its memory was given back. 0: none of them has a reason. */
@@ -130,12 +131,16 @@ typedef struct {
      * moment than theirs. Until they were asked, nothing is sent from here and nothing is heard of what is settled.
      * WAN_NO_LIMIT: the moment is not known yet. 0: the queue lacks nothing. */
     uint64_t lacks;
-    /* A ring of entry blocks. The block of a sequence has the number (sequence - 1) / WAN_BLOCK_ENTRIES. Its capacity
-     * is a power of two. */
+    /* A ring of entry blocks, in the order of their numbers. Its capacity is a power of two. The oldest one is at the
+     * place `ring_at`, modulo the capacity. */
     wan_block *blocks;
     uint32_t block_capacity; /* Blocks that the ring has room for. */
     uint32_t block_count;
     uint64_t first_block; /* The number of the oldest block. */
+    uint64_t ring_at;     /* Equal to `first_block`, but where there are gaps. */
+    /* Blocks may be missing in (removed, appended]: all their entries are holes, however many they are. A block is
+     * searched for then. Otherwise each block is at the place of its number. */
+    uint8_t has_gaps;
     /* (removed, known_holes] has holes only. If `known_holes` is below `removed`, nothing is known. */
     uint64_t known_holes;
     /* For conflation: the newest update of each key that was not peeked. NULL until it is needed. */
@@ -389,6 +394,8 @@ void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, const wan_sett
  * partition is on its way. Returns how many events were dropped: they were acknowledged, but for those through
  * `unsure_through`. */
 uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit);
+/* Nothing can have been settled behind `through`, whatever was said. */
+void wan_queue_bound_settled(wan_queue *queue, uint32_t partition, uint64_t through);
 /* The bucket that feeds a partition begins anew in this life: all events are dropped, and sequences begin at 1 again.
  * Of what is on its way, nothing can be acknowledged any more. Returns how many were dropped. */
 uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t life);

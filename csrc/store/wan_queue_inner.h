@@ -29,10 +29,32 @@ static inline uint64_t ref_length(const wan_store *store, wan_entry_ref ref)
     return units ? units * 8 : wan_record_length(ref_record(store, ref));
 }
 
+/* Stands for every block that is missing in a gap. Nothing writes to it. */
+extern wan_block wan_queue_no_block;
+/* In wan_queue_gaps.c, of a partition with gaps. The block with this number, or wan_queue_no_block. */
+wan_block *wan_queue_find_block(const wan_partition *partition, uint64_t number);
+/* The last sequence of the block, or of the gap up to the next block, that has this sequence. */
+uint64_t wan_queue_find_end(const wan_partition *partition, uint64_t sequence);
+
 /* The block that has the entry of a sequence. */
 static inline wan_block *block_of(const wan_partition *partition, uint64_t sequence)
 {
-    return &partition->blocks[(sequence - 1) / WAN_BLOCK_ENTRIES & (partition->block_capacity - 1)];
+    const uint64_t number = (sequence - 1) / WAN_BLOCK_ENTRIES;
+    if (WAN_UNLIKELY(partition->has_gaps)) return wan_queue_find_block(partition, number);
+    return &partition->blocks[number & (partition->block_capacity - 1)];
+}
+
+/* The last sequence for which `block_of` gives the same as for this one. */
+static inline uint64_t block_end(const wan_partition *partition, uint64_t sequence)
+{
+    if (WAN_UNLIKELY(partition->has_gaps)) return wan_queue_find_end(partition, sequence);
+    return ((sequence - 1) / WAN_BLOCK_ENTRIES + 1) * WAN_BLOCK_ENTRIES;
+}
+
+/* The block at place `n` of the ring, from 0. */
+static inline wan_block *nth_block(const wan_partition *partition, uint64_t n)
+{
+    return &partition->blocks[(partition->ring_at + n) & (partition->block_capacity - 1)];
 }
 
 /* Whether an entry is no hole. No segment has the number 0. */
@@ -100,20 +122,19 @@ static inline uint64_t counts_through(const wan_queue *queue, const wan_partitio
 /* Whether the partition has the block with this number. */
 static inline int has_block(const wan_partition *partition, uint64_t number)
 {
+    if (WAN_UNLIKELY(partition->has_gaps)) return wan_queue_find_block(partition, number) != &wan_queue_no_block;
     return partition->block_count && number - partition->first_block < partition->block_count;
 }
 
 /* The functions of wan_queue.c that other files use. */
-wan_status wan_queue_block_room(wan_partition *partition);
-/* Adds the block `number` behind the newest. There is room for it (wan_queue_block_room). `entries` is NULL for a block
- * of holes. */
-void wan_queue_push_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment);
 wan_status wan_queue_add_block(wan_queue *queue, wan_partition *partition, uint64_t number);
 void wan_queue_unpin_file(wan_queue *queue, wan_partition *partition);
 /* After a reservation that failed or was cancelled: what was taken for its entry goes back, but for one block in memory
  * that stays for the next one. */
 void wan_queue_give_room(wan_queue *queue, wan_partition *partition);
 wan_status wan_queue_grow_index(wan_partition *partition, uint32_t more);
+/* How many events from one sequence through another one are in the queue. */
+uint64_t wan_queue_count_live(const wan_partition *partition, uint64_t from, uint64_t through);
 /* Of what is queued, nothing is conflated any more: it is not in the index. */
 void wan_queue_forget_index(wan_partition *partition);
 void wan_queue_conflate_with(wan_queue *queue, wan_partition *partition, uint64_t sequence, const wan_record *record);
@@ -123,8 +144,14 @@ void wan_queue_note_exception(wan_partition *partition, uint64_t first, uint64_t
 /* Nothing is known of events behind `after`: they may come again. */
 void wan_queue_forget_exceptions(wan_partition *partition, uint64_t after);
 void wan_queue_close_exceptions(wan_partition *partition);
-/* In wan_queue_restore.c: appends holes up to `appended`. A block that has only holes takes no memory for entries. */
-wan_status wan_queue_skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended);
+/* In wan_queue_gaps.c. Makes room in the ring for one block more. */
+wan_status wan_queue_block_room(wan_partition *partition);
+/* Puts a block where its number belongs. There is room for it (wan_queue_block_room), and it is not there. */
+void wan_queue_put_block(wan_partition *partition, uint64_t number, uint8_t *entries, uint32_t segment);
+/* After blocks came or went: if no gap is left, blocks are not searched for any more. */
+void wan_queue_close_gaps(wan_partition *partition);
+/* Appends holes up to `appended`. However many they are, they take no memory and no time of their own. */
+void wan_queue_skip_to(wan_partition *partition, uint64_t appended);
 /* In wan_queue_streams.c: the record is about to leave the queue, and its dispatcher may still read it. */
 void wan_queue_pin(wan_queue *queue, uint32_t partition, uint64_t sequence);
 /* In wan_queue_move.c. One step of moving what lives out of sparse segments. The caller makes sure that no thread uses

@@ -5,26 +5,6 @@
 
 #include "base/wan_thread.h"
 
-wan_status wan_queue_skip_to(wan_queue *queue, wan_partition *partition, uint64_t appended)
-{
-    while (partition->appended < appended) {
-        uint64_t block = partition->appended / WAN_BLOCK_ENTRIES;
-        wan_status status = WAN_OK;
-        if (partition->appended % WAN_BLOCK_ENTRIES == 0 && appended - partition->appended >= WAN_BLOCK_ENTRIES
-            && !has_block(partition, block)) {
-            status = wan_queue_block_room(partition);
-            if (status != WAN_OK) return status;
-            wan_queue_push_block(partition, block, NULL, 0);
-            partition->appended += WAN_BLOCK_ENTRIES;
-            continue;
-        }
-        if (!has_block(partition, block)) status = wan_queue_add_block(queue, partition, block);
-        if (status != WAN_OK) return status;
-        *entry_of(partition, ++partition->appended) = 0;
-    }
-    return WAN_OK;
-}
-
 /* Makes room for the entry of a sequence, at the end or in a hole. *known: the record is there already, or was
  * removed. */
 static inline wan_status restore_room(wan_queue *queue, wan_partition *partition, uint64_t sequence, int *known)
@@ -33,12 +13,13 @@ static inline wan_status restore_room(wan_queue *queue, wan_partition *partition
     *known = sequence <= partition->removed;
     if (*known) return WAN_OK;
     if (sequence > partition->appended) {
-        status = sequence == partition->appended + 1 ? WAN_OK : wan_queue_skip_to(queue, partition, sequence - 1);
-        return status == WAN_OK ? entry_room(queue, partition) : status;
+        wan_queue_skip_to(partition, sequence - 1);
+        return entry_room(queue, partition);
     }
     *known = is_live(*entry_of(partition, sequence));
     wan_block *block = block_of(partition, sequence);
     if (*known || block->entries) return WAN_OK;
+    if (block == &wan_queue_no_block) return wan_queue_add_block(queue, partition, (sequence - 1) / WAN_BLOCK_ENTRIES);
     uint8_t *at;
     /* The block's memory was given back when its last entry became a hole. */
     uint32_t segment;
@@ -123,13 +104,12 @@ wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64
     if (partition->appended == 0 && removed)
         partition->removed = partition->peeked = partition->durable = partition->counted = partition->appended =
             removed;
-    wan_status status = appended > partition->appended ? wan_queue_skip_to(queue, partition, appended) : WAN_OK;
-    if (status != WAN_OK) return status;
+    wan_queue_skip_to(partition, appended);
     if (removed > partition->removed) {
         if (queue->persistent && partition->durable < removed) wan_queue_made_durable(queue, number, removed);
-        while (partition->peeked < removed) {
-            if (is_live(*entry_of(partition, partition->peeked + 1))) partition->unpeeked--;
-            partition->peeked++;
+        if (partition->peeked < removed) {
+            partition->unpeeked -= wan_queue_count_live(partition, partition->peeked + 1, removed);
+            partition->peeked = removed;
         }
         wan_queue_remove(queue, number, removed);
     }

@@ -122,25 +122,6 @@ void wan_queue_lack(wan_queue *queue, uint32_t number, uint64_t through)
     partition->settle_through = 0; /* It may be about what is not here yet. */
 }
 
-/* Adds blocks of holes in front of the oldest one, down to number `first`. Without memory nothing is changed. */
-static wan_status add_blocks_before(wan_partition *partition, uint64_t first)
-{
-    uint64_t added = 0;
-    while (partition->first_block > first) {
-        wan_status status = wan_queue_block_room(partition);
-        if (status != WAN_OK) {
-            partition->first_block += added;
-            partition->block_count -= (uint32_t)added;
-            return status;
-        }
-        partition->first_block--;
-        partition->block_count++;
-        partition->blocks[partition->first_block & (partition->block_capacity - 1)] = (wan_block){0};
-        added++;
-    }
-    return WAN_OK;
-}
-
 wan_status wan_queue_reach_back(wan_queue *queue, uint32_t number, uint64_t after)
 {
     wan_partition *partition = &queue->partitions[number];
@@ -149,23 +130,16 @@ wan_status wan_queue_reach_back(wan_queue *queue, uint32_t number, uint64_t afte
     if (partition->peeked != partition->removed || !partition->stream) return WAN_EMPTY;
     WAN_CHECK(queue, partition->lacks, WAN_BROKEN);
     const uint64_t block = partition->removed / WAN_BLOCK_ENTRIES, left = partition->removed % WAN_BLOCK_ENTRIES;
-    wan_status status = WAN_OK;
-    if (!partition->block_count) {
-        if (left) status = wan_queue_add_block(queue, partition, block);
-        if (status != WAN_OK) return status;
-        partition->first_block = block;
-    }
-    WAN_CHECK(queue, partition->first_block == block, WAN_BROKEN);
-    status = add_blocks_before(partition, after / WAN_BLOCK_ENTRIES);
-    if (status != WAN_OK) return status;
     /* Nobody wrote the entries of this block that were never here. */
-    if (left && block_of(partition, partition->removed)->entries)
+    if (left && has_block(partition, block) && block_of(partition, partition->removed)->entries)
         memset(block_of(partition, partition->removed)->entries, 0, left * sizeof(wan_entry_ref));
+    partition->has_gaps = 1; /* What lies between are holes. */
     /* What comes now counts only as far as its changes do. All live events lie behind `removed`. */
     const uint64_t counted = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
     if (counted < partition->counted) partition->counted = counted > after ? counted : after;
     wan_queue_forget_index(partition); /* A slot must not seem to name one of these. */
     partition->removed = partition->peeked = partition->begun = after;
+    wan_queue_close_gaps(partition);
     partition->known_holes = 0;
     wan_queue_forget_exceptions(partition, after);
     if (partition->telling > after) partition->telling = after;

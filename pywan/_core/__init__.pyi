@@ -254,6 +254,8 @@ class EventQueue:
         """(region, first partition, number of buckets) of each run of stream partitions."""
     def lead(self, partitions: Iterable[int], leads: bool, in_order: bool = False) -> None:
         """Says whether this member sends the events of these stream partitions."""
+    def set_runners(self, members: Iterable[int]) -> None:
+        """Sets on which incarnations, by their numbers, the sender runs, as the tables say."""
     def run_of(self, region: str) -> int | None:
         """The first partition of the run that a region feeds now. None: it feeds none."""
     def lacking(self, first: int, count: int) -> list[int | None]:
@@ -433,6 +435,9 @@ class Tail:
         """The copy at the end of a lane has all changes of the bucket through `sequence`."""
     def told(self, bucket: int, life: int, epoch: int, counted: int, heard: int = 0) -> None:
         """The primary says through which sequence the changes of the bucket count, and listeners heard them."""
+    def set_holders(self, bucket: int, members: Iterable[int]) -> None:
+        """Sets which incarnations, by their numbers, hold the bucket in sync, or are about to leave, as the tables
+        say."""
     def tell_settled(self, bucket: int) -> None:
         """Tells all lanes once more what has left the queues that the bucket feeds, and why."""
     def may_read(self, bucket: int) -> bool:
@@ -901,7 +906,11 @@ class CallSession(Session):
     """The calls of one connection."""
 
     def __new__(
-        cls, find_region: Callable[[str], RegionCore | None], depth: int = 0, budget: MemoryBudget | None = None
+        cls,
+        find_region: Callable[[str], RegionCore | None],
+        depth: int = 0,
+        budget: MemoryBudget | None = None,
+        callers: Sequence[int] = (),
     ) -> Self: ...
     @property
     def depth(self) -> int: ...

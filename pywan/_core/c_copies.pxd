@@ -91,7 +91,8 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint32_t changed, waiters
         uint64_t era, life, epoch, last, counted, first
         wan_buffer changes
-        uint32_t leader
+        uint32_t leader, holder_count
+        uint32_t *holders
         uint64_t dropped_bytes, transfer, learned
         wan_tail_copy *copies
         uint32_t copy_count
@@ -166,6 +167,8 @@ cdef extern from "copies/wan_tail.h" nogil:
     void wan_waker_set_asleep(wan_waker *waker, uint32_t value)
     void wan_waker_end(wan_waker *waker)
     void wan_tail_set_leader(wan_tail *tail, uint32_t bucket, uint32_t leader, int queue_only)
+    void wan_tail_set_holders(wan_tail *tail, uint32_t bucket, uint32_t *holders, uint32_t count)
+    bint wan_tail_is_holder(const wan_tail_bucket *bucket, uint32_t member)
     void wan_tail_end_copy(wan_tail_bucket *bucket)
     bint wan_tail_is_queue_only(const wan_tail *tail, uint32_t bucket)
     void wan_tail_set_role(wan_tail *tail, uint32_t bucket, uint8_t role, uint64_t life, uint64_t epoch,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pywan import _core
 from pywan.base.lines import Lines
-from pywan.coordination.tables import Incarnation
+from pywan.coordination.tables import INCARNATIONS_KEPT, Incarnation
 from pywan.errors import ConnectivityError, IllegalStateError, IncompatibleSystemError, ProtocolError, PywanError
 from pywan.forks import of_one_process
 from pywan.protocol import between_members
@@ -59,6 +59,9 @@ class CallServer:
         self._sessions: dict[_core.CallSession, tuple[_Caller, int]] = {}
         self._newest: dict[_Caller, int] = {}  # The number of the newest connection of each caller.
         self._view: set[Incarnation] = set()  # All callers above are in it.
+        # The last numbers of each name that was in the view. A member that goes on as another incarnation repeats calls
+        # that it has under way, and they keep their identities.
+        self._numbers: dict[str, tuple[int, ...]] = {}
         self._stopping = False
 
     def serve(self, connection: Connection, first: bytes) -> None:
@@ -86,6 +89,9 @@ class CallServer:
         have any more."""
         with self._changed:
             self._view = set(members)
+            for name, number in self._view:
+                known = tuple(each for each in self._numbers.get(name, ()) if each != number)
+                self._numbers[name] = (number, *known)[:INCARNATIONS_KEPT]
             self._newest = {caller: line for caller, line in self._newest.items() if caller.member in self._view}
             for session, (caller, _) in self._sessions.items():
                 if caller.member not in self._view:
@@ -112,7 +118,7 @@ class CallServer:
             )
         self._wait_for_view(opening)
         self._questions.check(between_members.CALLS, opening, connection.time_left())
-        session = _core.CallSession(self._find_region, opening.depth, self._budget)
+        session = _core.CallSession(self._find_region, opening.depth, self._budget, self._callers(opening.from_))
         self._take_place(session, _Caller(opening.from_, opening.depth), opening.line)
         try:
             connection.opened(session.stop)
@@ -129,6 +135,12 @@ class CallServer:
             with self._changed:
                 del self._sessions[session]
                 self._changed.notify_all()
+
+    def _callers(self, opener: Incarnation) -> tuple[int, ...]:
+        """Returns the numbers of the incarnations whose calls the member may bring: itself, and earlier ones."""
+        with self._lock:
+            known = self._numbers.get(opener.name, ())
+        return (opener.member_id, *(each for each in known if each != opener.member_id))
 
     def _wait_for_view(self, opening: between_members.Opening) -> None:
         """Returns when the opener is in the view. ConnectivityError if it is not soon."""

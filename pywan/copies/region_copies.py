@@ -145,6 +145,7 @@ class RegionCopies:
         if known is not None and (bucket.epoch, bucket.version) < (known.epoch, known.version):
             return
         self._decisions[number] = bucket
+        self._set_holders(number, bucket)
         transfer = bucket.transfer_of(me) or 0
         if copy is not None and me in bucket.in_sync and bucket.goes_on_with(copy.life):
             copy.life = bucket.life
@@ -178,10 +179,16 @@ class RegionCopies:
             life = bucket.life if bucket is not None else self._decisions[number].life
             self.tail.set_role(number, _core.TAIL_ABSENT, life, epoch.word)
             self._core.drop_bucket(number)
+        self._set_holders(number, bucket)
         if bucket is None:
             self._decisions.pop(number, None)
         else:
             self._decisions[number] = bucket
+
+    def _set_holders(self, number: int, bucket: Bucket | None) -> None:
+        """Only those who hold the bucket in sync, or are about to leave, can say that its queued events have left."""
+        holders = () if bucket is None else (*bucket.in_sync, *bucket.leaving)
+        self.tail.set_holders(number, [each.member_id for each in holders])
 
     def _keep_events(self, number: int) -> None:
         """The life that the copy has is over, and all its entries are lost. What is queued of it is sent from here. A

@@ -76,6 +76,7 @@ class Feeding:
     def fed(self, region: str, senders: Iterable[Sender]) -> None:
         """These senders take the region's events from now on. `see` follows, for all its buckets."""
         self._senders[region] = {each.id: each for each in senders}
+        self._set_runners(self._senders[region])
 
     def forget(self, region: str) -> None:
         self._senders.pop(region, None)
@@ -84,7 +85,15 @@ class Feeding:
         """Takes the members of the view. Returns the ids of the senders that run on other ones than before."""
         before, self._runs = self._runs, running(members)
         ids = before.keys() | self._runs.keys()
-        return {id for id in ids if before.get(id) != self._runs.get(id)}
+        moved = {id for id in ids if before.get(id) != self._runs.get(id)}
+        for senders in self._senders.values():
+            self._set_runners({id: each for id, each in senders.items() if id in moved})
+        return moved
+
+    def _set_runners(self, senders: Mapping[str, Sender]) -> None:
+        """Only members on which a sender runs can say that events have left its queue."""
+        for id, sender in senders.items():
+            sender.queue.set_runners([each.member_id for each in self._runs.get(id, ())])
 
     def note_elsewhere(self, ids: Collection[str], me: Incarnation) -> list[Sender]:
         """Tells serial senders of this member whether they run on another one. Returns those for which that means that

@@ -14,6 +14,8 @@ from pywan.errors import ProtocolError, PywanError
 OLDER_EVENTS = "older-events"  # The message.
 ANSWER_BYTES = 1 << 20  # Of the events of one answer, but for a single one that is longer.
 PIECE_BYTES = 8 << 20  # A longer answer goes in pieces of so many bytes.
+# What an answer is at most: the last event of it may be as long as a value can be (60 MiB).
+ANSWER_BYTES_MAX = ANSWER_BYTES + (61 << 20)
 SEQUENCE_MAX = (1 << 63) - 1
 _BEING_ATTACHED = -1  # Instead of a sequence.
 
@@ -114,14 +116,15 @@ def ask_whole(ask: Ask, member: Incarnation, wanted: Wanted) -> Older | None:
             raise NotNow(f"member {member.name} knows another life of bucket {wanted.bucket}")
         if reply.get("removed") is None:
             return None
-        length = to_int(reply.get("length"), "length", 0, 1 << 32)
+        length = to_int(reply.get("length"), "length", 0, ANSWER_BYTES_MAX)
         lacks = to_int(reply.get("lacks"), "lacks", _BEING_ATTACHED, SEQUENCE_MAX)
-        reached = to_int(reply.get("reached"), "reached", 0, SEQUENCE_MAX)
+        reached = to_int(reply.get("reached"), "reached", 0, wanted.through)
         removed = to_int(reply.get("removed"), "removed", 0, SEQUENCE_MAX)
         if known not in (None, (reached, length)):
             raise NotNow(f"an event left the queue of member {member.name} while it was on its way here")
         known, piece = (reached, length), reply.get("events")
-        if not isinstance(piece, bytes) or (not piece and len(events) < length) or reached <= wanted.after:
+        left = length - len(events)
+        if not isinstance(piece, bytes) or len(piece) > left or (not piece and left) or reached <= wanted.after:
             raise ProtocolError(f"{OLDER_EVENTS}: what member {member.name} sent is no answer")
         events += piece
         if len(events) >= length:

@@ -81,7 +81,7 @@ static uint64_t write_answers(random_source *source, uint8_t *to, uint32_t count
             item->call.slot = (uint16_t)random_below(source, 9), item->call.number = n, item->sequence = n;
             item->found = (uint8_t)random_below(source, 4);
             if (item->found == WAN_ITEM_FOUND) item->found_length = random_below(source, 100);
-            else item->rows = random_below(source, 5), item->applied = item->rows;
+            else item->rows = random_below(source, 5), item->applied = random_below(source, item->rows + 1);
         }
         at += wan_answer_item_size(item);
     }
@@ -128,6 +128,7 @@ static uint64_t build(random_source *source, uint8_t type)
         wan_lane_image *image = (wan_lane_image *)at;
         *image =
             (wan_lane_image){.transfer = 1, .part = (uint8_t)random_below(source, WAN_IMAGE_PARTS), .count = count};
+        image->through = SECTIONS + random_below(source, 9); /* Nothing in it is newer. */
         if (image->part == WAN_IMAGE_SHRUNK) image->bytes = count * (uint32_t)sizeof(wan_shrunk);
         else if (image->part == WAN_IMAGE_ANSWERS)
             image->bytes = (uint32_t)write_answers(source, at + sizeof *image, count);
@@ -183,6 +184,7 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
             wan_answers answers = {0};
             FUZZ_CHECK(wan_answers_unpack(&answers, (const wan_answer_item *)(image + 1), image->count) == WAN_OK);
             FUZZ_CHECK(answers.count + answers.refused_count <= image->count);
+            for (uint32_t n = 0; n < answers.capacity; n++) FUZZ_CHECK(answers.items[n].sequence <= image->through);
             wan_answers_close(&answers);
             at += length;
         } else if (image->part == WAN_IMAGE_EVENTS) {
@@ -190,6 +192,7 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
             for (uint32_t n = 0; n < image->count; n++) {
                 const wan_image_event *event = (const wan_image_event *)at;
                 at += sizeof *event;
+                FUZZ_CHECK(event->sequence <= image->through);
                 if (event->length) fuzz_touch_record(at, event->length);
                 at += event->length;
             }

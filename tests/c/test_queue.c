@@ -1297,6 +1297,144 @@ static void moving_out_of_sparse_segments_leaves_what_another_queue_refers_to(vo
     close_two();
 }
 
+#define FAR ((uint64_t)1 << 40)
+
+static void a_gap_between_sequences_takes_no_memory_and_no_time(void)
+{
+    wan_record *records[8];
+    uint64_t counted = 2 * FAR;
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    wan_partition *partition = &queue.partitions[0];
+    partition->leads = 0;
+    EXPECT_EQUAL(append_at(FAR), WAN_OK); /* The stream of a learner begins anywhere. */
+    put_back(7);                          /* Its image brings what is older. */
+    put_back(FAR / 2);
+    EXPECT_EQUAL(append_at(FAR + FAR / 2), WAN_OK);
+    EXPECT(partition->block_count == 4 && partition->block_capacity <= 8);
+    EXPECT_EQUAL(wan_queue_count(&queue, 0), 0);
+    wan_queue_lead(&queue, 0, 1, 1);
+    EXPECT_EQUAL(peek(8, records), 4);
+    EXPECT(sequences[0] == 7 && sequences[1] == FAR / 2 && sequences[2] == FAR && sequences[3] == FAR + FAR / 2);
+    wan_queue_rewind(&queue, 0);
+    EXPECT_EQUAL(peek(2, records), 2);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, FAR / 2), 2);
+    EXPECT_EQUAL(wan_queue_settle(&queue, 0, FAR), WAN_OK);
+    EXPECT(queue.events == 1 && partition->block_count == 1);
+    EXPECT_EQUAL(wan_queue_settle(&queue, 0, 2 * FAR), WAN_OK);
+    EXPECT(queue.events == 0 && !partition->has_gaps && partition->appended == 2 * FAR);
+    EXPECT_EQUAL(append_at(2 * FAR + 1), WAN_OK);
+    close_queue();
+}
+
+/* What a stream partition with gaps must have: its sequences, in order. */
+static struct {
+    uint64_t alive[600];
+    uint32_t count;
+} sparse;
+
+static void sparse_add(uint64_t sequence)
+{
+    uint32_t at = sparse.count++;
+    for (; at && sparse.alive[at - 1] > sequence; at--) sparse.alive[at] = sparse.alive[at - 1];
+    sparse.alive[at] = sequence;
+}
+
+static void sparse_remove(uint32_t at)
+{
+    sparse.count--;
+    memmove(&sparse.alive[at], &sparse.alive[at + 1], (sparse.count - at) * sizeof *sparse.alive);
+}
+
+static void sparse_is_same(void)
+{
+    const wan_partition *partition = &queue.partitions[0];
+    uint64_t sequence = partition->removed, peeked = 0, counts = 0;
+    for (uint32_t n = 0; n < sparse.count; n++) {
+        sequence = wan_queue_next_live(partition, sequence + 1, partition->appended);
+        EXPECT_EQUAL(sequence, sparse.alive[n]);
+        EXPECT_EQUAL(wan_queue_at(&queue, partition, sequence)->stamp, sequence);
+        peeked += sequence <= partition->peeked;
+        counts += sequence > partition->counted;
+    }
+    if (sequence < partition->appended)
+        EXPECT_EQUAL(wan_queue_next_live(partition, sequence + 1, partition->appended), 0);
+    EXPECT(partition->events == sparse.count && partition->unpeeked == sparse.count - peeked);
+    EXPECT(partition->uncounted_events == counts);
+    EXPECT(partition->block_count <= sparse.count + 2 + queue.hole_bytes / 64);
+}
+
+static void sparse_step(random_source *source, uint64_t *counted)
+{
+    static const uint64_t gaps[] = {1, 1, 1, 2, 3, 510, 511, 512, 513, 1024, 5000, FAR};
+    wan_partition *partition = &queue.partitions[0];
+    wan_record *records[16];
+    const uint32_t what = random_below(source, 8);
+    if (what < 3 && sparse.count < 500) {
+        const uint64_t sequence = partition->appended + gaps[random_below(source, sizeof gaps / sizeof *gaps)];
+        EXPECT_EQUAL(append_at(sequence), WAN_OK);
+        sparse_add(sequence);
+    } else if (what == 3 && sparse.count < 500 && partition->peeked == partition->removed) {
+        const uint64_t room = partition->appended - partition->removed;
+        uint64_t sequence = room ? partition->removed + 1 + random_next(source) % room : 0;
+        for (uint32_t n = 0; sequence && n < sparse.count; n++)
+            if (sparse.alive[n] == sequence) sequence = 0;
+        if (!sequence) return;
+        put_back(sequence);
+        sparse_add(sequence);
+    } else if (what == 4 && sparse.count) {
+        const uint32_t at = random_below(source, sparse.count);
+        wan_queue_make_hole(&queue, 0, sparse.alive[at], WAN_HOLE_FILTERED);
+        sparse_remove(at);
+    } else if (what == 5) {
+        *counted = partition->appended - random_next(source) % (partition->appended - partition->counted + 1);
+        (void)wan_queue_count(&queue, 0);
+        const uint32_t taken = peek(random_below(source, 16), records);
+        for (uint32_t n = 0; n < taken; n++) EXPECT_EQUAL(records[n]->stamp, sequences[n]);
+    } else if (what == 6) {
+        (void)wan_queue_remove(&queue, 0, partition->peeked);
+        while (sparse.count && sparse.alive[0] <= partition->removed) sparse_remove(0);
+    } else if (random_below(source, 3)) {
+        wan_queue_rewind(&queue, 0);
+    } else if (partition->peeked == partition->removed && partition->appended > partition->removed) {
+        const uint64_t through =
+            partition->removed + 1 + random_next(source) % (partition->appended - partition->removed);
+        EXPECT_EQUAL(wan_queue_settle(&queue, 0, through), WAN_OK);
+        while (sparse.count && sparse.alive[0] <= through) sparse_remove(0);
+    }
+}
+
+static void a_partition_with_gaps_does_what_a_plain_list_says(void)
+{
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        random_source source = {.state = seed};
+        uint64_t counted = 0;
+        open_queue(0);
+        sparse.count = 0;
+        EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+        for (uint32_t n = 0; n < 1000; n++) {
+            sparse_step(&source, &counted);
+            sparse_is_same();
+        }
+        close_queue();
+    }
+}
+
+static void what_was_said_beyond_the_newest_change_removes_nothing_that_comes(void)
+{
+    uint64_t counted = 9;
+    open_queue(0);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(append_at(1), WAN_OK);
+    queue.partitions[0].leads = 0;
+    hear(0, FAR, 1);
+    wan_queue_bound_settled(&queue, 0, 1);
+    EXPECT_EQUAL(append_at(2), WAN_OK);
+    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, 2), 1);
+    EXPECT_EQUAL(queue.events, 1);
+    close_queue();
+}
+
 static void two_queues_that_conflate_each_keep_their_newest(void)
 {
     open_two(1);
@@ -1353,6 +1491,10 @@ const test_case queue_tests[] = {
      a_partition_that_is_fed_later_begins_behind_what_came_before},
     {"a partition that lacks events sends none and heeds nothing",
      a_partition_that_lacks_events_sends_none_and_heeds_nothing},
+    {"a gap between sequences takes no memory and no time", a_gap_between_sequences_takes_no_memory_and_no_time},
+    {"a partition with gaps does what a plain list says", a_partition_with_gaps_does_what_a_plain_list_says},
+    {"what was said beyond the newest change removes nothing that comes",
+     what_was_said_beyond_the_newest_change_removes_nothing_that_comes},
     {"a partition reaches back over any edge of a block", a_partition_reaches_back_over_any_edge_of_a_block},
     {"what a partition gets from others counts when its change does",
      what_a_partition_gets_from_others_counts_when_its_change_does},

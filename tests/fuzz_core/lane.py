@@ -1,13 +1,15 @@
 """Fuzzes the two ends of a lane between members: frames that are whole in form and wrong in their numbers.
 
 Whatever comes to a receiver: the connection goes on or ends with a ProtocolError; every question is answered once and
-in order; a tail's numbers stay in their order. Whatever comes to a sender: no sequence counts that the bucket
+in order; a tail's numbers stay in their order; memory follows the bytes that came; a member that does not hold a bucket
+removes none of its queued events. Whatever comes to a sender: no sequence counts that the bucket
 does not have, and no promise is longer than the answers allow.
 """
 
 from __future__ import annotations
 
 import itertools
+import resource
 import struct
 import time
 from random import Random
@@ -35,6 +37,8 @@ PROMISE_US = 300_000  # wan_lane.h: WAN_PROMISE_US
 PROMISE_KEPT_US = 330_000  # and WAN_PROMISE_KEPT_US
 AHEAD_MS = 300_000  # wan_clock.h: WAN_CLOCK_AHEAD_MS
 LIFE, EPOCH, TRANSFER = 1, 5, 9
+FAR = (65_540, 1 << 33, 1 << 40, (1 << 62) + 1)  # In their range, and far from everything that is there.
+MEMORY_BYTES = 64 << 20  # A run takes less, whatever the numbers say.
 _names = itertools.count()
 
 
@@ -333,6 +337,25 @@ def set_roles(source: Random, tail: _core.Tail) -> set[int]:
     return of_others
 
 
+def queued_event(source: Random, key: bytes, near: int) -> bytes:
+    """A queued event of an image."""
+    record = make_record(key, b"v", recipients=b"")
+    sequence = max(1, source.choice((near, near - 1, odd_number(source, near), source.choice(FAR))))
+    return struct.pack("<QQII", source.choice((SENDER, 7)), sequence, len(record), 0) + record
+
+
+def change_one_number(source: Random, stream: bytes) -> bytes:
+    """The same stream, but for one number in one of its frames. The checksums are right."""
+    frames = split_frames(stream)
+    frame = source.choice([each for each in frames if each.payload])
+    payload, size = bytearray(frame.payload), source.choice((4, 8))
+    at = source.randrange(len(payload) // size) * size
+    number = source.choice((*FAR, odd_number(source, int.from_bytes(payload[at : at + size], "little"))))
+    payload[at : at + size] = (number % (1 << 8 * size)).to_bytes(size, "little")
+    changed = _core.pack_frame(frame.type, bytes(payload), frame.id, frame.count)
+    return b"".join(changed if each is frame else each.raw for each in frames)
+
+
 def write_stream(source: Random, name: str, decided: bytes) -> tuple[bytes, list[tuple[int, int]]]:
     """What a primary may say, and the types and numbers of the answers to it. `decided`: of entries for a sender."""
     at, asked = [1] * BUCKETS, list[tuple[int, int]]()
@@ -351,6 +374,8 @@ def write_stream(source: Random, name: str, decided: bytes) -> tuple[bytes, list
             more = {"is_last": source.choice((0, 1, 1, odd_number(source, 1, 8))), "bucket": bucket}
             if source.random() < 0.1:
                 more["part"] = source.choice((1, 2, 3, 255))
+            elif source.random() < 0.3:
+                pieces, more["part"] = [queued_event(source, key, at[bucket] - 1) for key in keys], 3
             data = _core.pack_frame(IMAGE, piece(pieces, max(0, odd_number(source, at[bucket] - 1)), **more), question)
         else:
             sections = [write_section(source, at, decided) for _ in range(source.choice((1, 1, 2, 5)))]
@@ -374,6 +399,11 @@ def run_receiver(source: Random) -> None:
     receiver = _core.LaneReceiver({name: core}.get, 5000, 7)
     session = receiver.open_session()
     stream, asked = write_stream(source, name, decided)
+    if source.random() < 0.5:
+        stream = change_one_number(source, stream)
+    for bucket in range(BUCKETS):
+        tail.set_holders(bucket, source.choice(([], [7], [8], [7, 8])))
+    before_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     sent, now, ended, place = b"", 10_000_000, False, 0
     while place < len(stream) and not ended:
         part = stream[place : place + source.choice((1, 40, 500, 5000, 50000))]
@@ -391,6 +421,8 @@ def run_receiver(source: Random) -> None:
         tell_some(source, tail)
         move_queue(source, queue)
         if source.random() < 0.05:
+            tail.set_holders(source.randrange(BUCKETS), source.choice(([7], [8])))
+        if source.random() < 0.05:
             receiver.deny(name, source.randrange(BUCKETS), EPOCH + 1)
         while out := session.data_to_send(now):
             sent += out
@@ -402,6 +434,7 @@ def run_receiver(source: Random) -> None:
         assert bucket not in of_others or tail.last(bucket) == 0
     check_heard(tail)
     check_queue(queue)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kb < MEMORY_BYTES >> 10
     assert receiver.promise.left_us(now) <= PROMISE_KEPT_US
 
 

@@ -30,9 +30,13 @@ cdef enum:
 @cython.no_gc_clear
 cdef class CallSession(GroupCalls):
     """The calls of one connection. `find_region(name)` returns the RegionCore of that name, or None. `budget`: the
-    member's; while it is full the session takes no calls."""
+    member's; while it is full the session takes no calls. `callers`: the numbers of the incarnations whose calls may
+    come over the connection; none: those of any may."""
 
-    def __cinit__(self, find_region, uint32_t depth=0, MemoryBudget budget=None):
+    def __cinit__(self, find_region, uint32_t depth=0, MemoryBudget budget=None, callers=()):
+        for caller in callers[:CALLERS_MAX]:
+            self.callers[self.caller_count] = caller
+            self.caller_count += 1
         self.find_region, self.depth, self.callback_depth = find_region, depth, depth + 1
         self.owner_of_budget, self.budget = budget, &budget.budget if budget is not None else NULL
         self.wanted = sizeof(wan_call)
@@ -162,6 +166,10 @@ cdef class CallSession(GroupCalls):
         if call.kind == WAN_CALL_REGION:
             return GOES_ON if self.name_region(call) else ENDED_TOLD
         self.served += 1
+        if self.caller_count and wan_call_changes(call.kind) and not self.is_of_opener(call):
+            return GOES_ON if self.fail(call, WAN_ANSWER_GIVEN_UP, b"ConnectivityError",
+                                        b"the call has the identity of another member than the one that opened the"
+                                        b" connection", 0) else ENDED_TOLD
         region = self.region_of(call.region)
         if region == NULL:
             return GOES_ON if self.no_region(call) else ENDED_TOLD
@@ -201,6 +209,15 @@ cdef class CallSession(GroupCalls):
             wan_note(WAN_NO_MEMORY, "no memory for the answer to a call of kind %u", call.kind)
             return ENDED_TOLD
         return GOES_ON
+
+    cdef bint is_of_opener(self, const wan_call *call) noexcept nogil:
+        """Whether the call has an identity of the member that opened the connection. What a bucket remembers of a
+        caller, and refuses because of it, is that caller's own."""
+        cdef uint32_t n
+        for n in range(self.caller_count):
+            if self.callers[n] == call.caller >> 32:
+                return True
+        return False
 
     # Calls that wait until this member is primary, and the end of all waits.
 

@@ -3,7 +3,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.c_copies cimport wan_tail_bucket, wan_tail_entry
-from pywan._core.c_lane cimport wan_lane_answer, wan_lane_image, wan_lane_section
+from pywan._core.c_lane cimport wan_lane_answer, wan_lane_image, wan_lane_section, wan_lane_settled
 from pywan._core.c_record cimport wan_frame
 from pywan._core.copies.lane_news cimport News
 from pywan._core.region.region_state cimport region_core
@@ -11,6 +11,7 @@ from pywan._core.wire.session cimport Session
 
 cdef enum:
     ANSWERS_KEPT = 1024     # As many as questions may be open at the same time.
+    KEPT_BYTES = 1 << 20    # Of what is told as settled, and is believed when the tables say more.
 
 cdef class Promise:
     cdef uint64_t until_us              # By wan_monotonic_us. Atomic.
@@ -35,6 +36,11 @@ cdef class LaneReceiverSession(Session):
     cdef uint64_t ahead_ms
     cdef uint32_t member                # The number of the other member's incarnation. 0: it may lead any bucket.
     cdef uint64_t contact               # Of the present connection.
+    # wan_lane_settled with their exceptions, in the order in which they came: the tables here do not say yet that the
+    # other member may say them. `settled_seen`: when they were looked at last (settled_news).
+    cdef wan_buffer kept
+    cdef uint64_t settled_seen
+    cdef bint has_lost_settled          # There was no room for more of them.
     cdef uint64_t answered_us[ANSWERS_KEPT]     # When each of the last questions was answered, by its number.
 
     cdef int learn_regions(self, const wan_frame *frame) noexcept nogil
@@ -48,6 +54,8 @@ cdef class LaneReceiverSession(Session):
     cdef wan_status apply_piece(self, region_core *core, const wan_lane_image *image,
                                 wan_lane_answer *answer) noexcept nogil
     cdef int take_settled(self, const wan_frame *frame) noexcept nogil
+    cdef int keep_settled(self, const wan_lane_settled *item) noexcept nogil
+    cdef int look_at_settled(self) noexcept nogil
     cdef int refuse_denied(self) noexcept nogil
     cdef int give_promise(self) noexcept nogil
     cdef void note_contact(self, const wan_frame *frame) noexcept nogil

@@ -1,7 +1,7 @@
 # Owns the receiving end of a lane: from the bytes of a primary to this member's copies and their tails, what is
 # answered, and what is promised with the answers. `LaneReceiverSession` knows no socket and no clock.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
+from libc.string cimport memcpy, memmove, memset
 from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_lane cimport *
@@ -12,6 +12,7 @@ from pywan._core.c_system cimport *
 from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.copies.lane_news cimport NEWS_BUCKETS, NEWS_IMAGE, News
 from pywan._core.copies.lane_settled cimport settled_go_on, settled_hear
+from pywan._core.queue.queue cimport settled_news
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.region_state cimport region_core
 from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
@@ -116,12 +117,15 @@ cdef class LaneReceiverSession(Session):
             close_file(self.wake_file)
         wan_pages_close(&self.regions)
         wan_buffer_close(&self.denied)
+        wan_buffer_close(&self.kept)
 
     cdef void begin(self, uint64_t now_us) noexcept nogil:
         Session.begin(self, now_us)
         wan_lock_take(&self.lock)
         wan_buffer_empty(&self.denied)      # Every bucket is asked about anew on this connection.
         wan_lock_release(&self.lock)
+        wan_buffer_empty(&self.kept)        # All that is settled is told again.
+        self.has_lost_settled = False
         wan_contact_end(self.contact)
         self.contact = wan_contact_begin()
 
@@ -353,11 +357,47 @@ cdef class LaneReceiverSession(Session):
         cdef const wan_lane_settled *item = <const wan_lane_settled *>(head + 1)
         cdef region_core *core
         cdef uint32_t _n
+        if self.look_at_settled() != GOES_ON:
+            return ENDED_TOLD
         for _n in range(head.count):
             core = self.region_of(item.region)
-            if core != NULL:
-                settled_hear(core, item)
+            if core != NULL and not settled_hear(core, item, self.member):
+                if self.keep_settled(item) != GOES_ON:
+                    return ENDED_TOLD
             item = <const wan_lane_settled *>(<const wan_exception *>(item + 1) + item.exceptions)
+        return GOES_ON
+
+    cdef int keep_settled(self, const wan_lane_settled *item) noexcept nogil:
+        """Keeps what was told until there are newer tables. Without room for it the connection ends when they come: all
+        that is settled is told again on the next one."""
+        cdef uint64_t bytes = sizeof(item[0]) + item.exceptions * sizeof(wan_exception)
+        if self.has_lost_settled or self.kept.used + bytes > KEPT_BYTES:
+            wan_buffer_close(&self.kept)
+            self.has_lost_settled = True
+            return GOES_ON
+        return GOES_ON if wan_buffer_add(&self.kept, item, bytes) == WAN_OK else ENDED_TOLD
+
+    cdef int look_at_settled(self) noexcept nogil:
+        """Looks again at what was kept, if the tables have changed since the last look."""
+        cdef uint64_t news = settled_news(), at = 0, stays = 0, bytes
+        cdef const wan_lane_settled *item
+        cdef region_core *core
+        if news == self.settled_seen:
+            return GOES_ON
+        self.settled_seen = news
+        if self.has_lost_settled:
+            wan_note(WAN_CORRUPT, "the tables have changed: what the member told as settled meanwhile is to be told"
+                     " again")
+            return ENDED_TOLD
+        while at < self.kept.used:
+            item = <const wan_lane_settled *>(self.kept.bytes + at)
+            bytes = sizeof(item[0]) + item.exceptions * sizeof(wan_exception)
+            core = self.region_of(item.region)
+            if core == NULL or not settled_hear(core, item, self.member):
+                memmove(self.kept.bytes + stays, item, bytes)
+                stays += bytes
+            at += bytes
+        self.kept.used = stays
         return GOES_ON
 
     # Promises.
@@ -459,6 +499,8 @@ cdef class LaneReceiverSession(Session):
         if now_us > self.alive_until():
             wan_note(WAN_CORRUPT, "the member said nothing, or took nothing, for %.1f s",
                      wan_read(&self.silence_us) / 1e6)
+            return ENDED_TOLD
+        if self.look_at_settled() != GOES_ON:
             return ENDED_TOLD
         wan_lock_take(&self.lock)
         is_denied = self.denied.used != 0

@@ -9,5 +9,5 @@ cdef enum:
     SETTLED_WAITS = 1, SETTLED_FULL = 2, SETTLED_NO_MEMORY = 4
 
 cdef int settled_collect(wan_tail *tail, uint32_t lane, uint32_t region, wan_buffer *items) noexcept nogil
-cdef void settled_hear(region_core *core, const wan_lane_settled *item) noexcept nogil
+cdef bint settled_hear(region_core *core, const wan_lane_settled *item, uint32_t member) noexcept nogil
 cdef void settled_go_on(region_core *core, uint32_t bucket) noexcept nogil

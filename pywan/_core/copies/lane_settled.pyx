@@ -7,7 +7,8 @@ from pywan._core.c_base cimport *
 from pywan._core.c_copies cimport *
 from pywan._core.c_lane cimport *
 from pywan._core.c_store cimport *
-from pywan._core.queue.queue cimport gateway_queue, queue_dispatcher, queue_go_on_settling, queue_refresh_ready
+from pywan._core.queue.queue cimport (
+    gateway_queue, queue_dispatcher, queue_go_on_settling, queue_is_runner, queue_refresh_ready)
 from pywan._core.region.region_state cimport region_core
 
 
@@ -91,23 +92,26 @@ cdef int settled_collect(wan_tail *tail, uint32_t lane, uint32_t region, wan_buf
     return found
 
 
-cdef void settled_hear(region_core *core, const wan_lane_settled *item) noexcept nogil:
-    """Takes one item of another member, with its exceptions. It is ignored if the bucket has another life here, or does
-    not feed the queue of that sender."""
+cdef bint settled_hear(region_core *core, const wan_lane_settled *item, uint32_t member) noexcept nogil:
+    """Takes one item of `member` (0: of anybody), with its exceptions. It is ignored if the bucket has a later life
+    here, or does not feed the queue of that sender. False: the tables do not say that this member holds the bucket, in
+    this life, and runs the sender. Newer ones may."""
     cdef wan_tail_bucket *at
     cdef const wan_feeds *feeds
     cdef gateway_queue *gateway
     cdef wan_settled said
     cdef uint32_t n, partition
-    cdef bint whole
+    cdef bint whole, believed
     said.after, said.through, said.explained, said.leads = item.after, item.through, item.explained, item.leads
     said.exceptions, said.count = <const wan_exception *>(item + 1), item.exceptions
     if item.bucket >= core.tail.bucket_count:
-        return
+        return True
     at = &core.tail.buckets[item.bucket]
     wan_lock_take(&at.lock)
     feeds = wan_tail_feeds(core.tail)
-    if at.life != item.life or at.role == WAN_TAIL_ABSENT:
+    believed = at.role == WAN_TAIL_ABSENT or item.life < at.life or (
+        item.life == at.life and (member == 0 or wan_tail_is_holder(at, member)))
+    if at.life != item.life or at.role == WAN_TAIL_ABSENT or not believed:
         feeds = NULL
     if at.role != WAN_TAIL_LEARNER:     # A learner may hear of events before they come.
         said.through = min(said.through, at.last)
@@ -119,12 +123,16 @@ cdef void settled_hear(region_core *core, const wan_lane_settled *item) noexcept
         whole = at.role != WAN_TAIL_LEARNER and item.after <= at.last
         partition = feeds.items[n].first + item.bucket
         wan_lock_take(&gateway.lock)
-        wan_queue_hear_settled(&gateway.queue, partition, &said, whole)
-        if gateway.queue.partitions[partition].leads:
-            queue_refresh_ready(gateway, queue_dispatcher(gateway, partition))
-        queue_go_on_settling(gateway, partition)
+        if member == 0 or queue_is_runner(gateway, member):
+            wan_queue_hear_settled(&gateway.queue, partition, &said, whole)
+            if gateway.queue.partitions[partition].leads:
+                queue_refresh_ready(gateway, queue_dispatcher(gateway, partition))
+            queue_go_on_settling(gateway, partition)
+        else:
+            believed = False
         wan_lock_release(&gateway.lock)
     wan_lock_release(&at.lock)
+    return believed
 
 
 cdef void settled_go_on(region_core *core, uint32_t bucket) noexcept nogil:

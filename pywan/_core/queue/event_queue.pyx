@@ -19,7 +19,7 @@ from pywan._core.log.disk_log cimport LogBudget, damage_list
 from pywan._core.queue.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
     queue_append_copy, queue_can_read, queue_dispatcher, queue_go_on_settling, queue_partition_of, dispatcher_signal,
-    queue_refresh_ready, wake_dispatchers)
+    queue_refresh_ready, settled_news_came, wake_dispatchers)
 from pywan._core.queue.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue.queue_recovery cimport (
@@ -185,6 +185,7 @@ cdef class EventQueue:
             durable_log_close(self.gateway.durable)
         wan_sources_close(&self.gateway.sources)
         wan_buffer_close(&self.gateway.logs)
+        wan_buffer_close(&self.gateway.runners)
         free(self.gateway.signals)
         free(self.gateway.buckets)
         free(self.gateway)
@@ -497,6 +498,25 @@ cdef class EventQueue:
                     wan_queue_lead(&self.gateway.queue, (<uint32_t *>numbers.bytes)[n], leads, in_order)
                 wake_dispatchers(self.gateway)
                 wan_lock_release(&self.gateway.lock)
+        finally:
+            wan_buffer_close(&numbers)
+
+    def set_runners(self, members):
+        """Sets on which incarnations, by their numbers, the sender runs, as the tables say. They alone are believed
+        that events have left."""
+        cdef wan_buffer numbers, before
+        cdef uint32_t number
+        memset(&numbers, 0, sizeof(numbers))
+        try:
+            for number in members:
+                raise_for(wan_buffer_add(&numbers, &number, sizeof(number)), f"queue {self.name!r}")
+            with nogil:
+                wan_lock_take(&self.gateway.lock)
+                before, self.gateway.runners = self.gateway.runners, numbers
+                numbers = before
+                self.gateway.knows_runners = True
+                wan_lock_release(&self.gateway.lock)
+                settled_news_came()
         finally:
             wan_buffer_close(&numbers)
 

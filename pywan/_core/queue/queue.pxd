@@ -57,6 +57,10 @@ cdef struct gateway_queue:
     # of them. `settled_file`, an eventfd, is written when there are some; -1: nobody ever wanted that.
     bint keeps_settled
     int settled_file
+    # The numbers of the incarnations on which the sender runs, as the tables say. They alone are believed that events
+    # have left. `knows_runners`: somebody has said it.
+    wan_buffer runners
+    bint knows_runners
     uint64_t full_timeout_us    # An enqueue may wait so long for room. Then it is refused.
     uint64_t block_timeout_us   # The same if the disk takes nothing, rather than being slow: what the policy says.
     # By the site of origin: no event that was put here as a copy (recovered, parked, replayed) has a lower stamp than
@@ -125,6 +129,9 @@ cdef inline int queue_note_rows(gateway_queue *gateway, const uint16_t *partitio
     return wake
 
 
+cdef uint64_t settled_news() noexcept nogil
+cdef void settled_news_came() noexcept nogil
+cdef bint queue_is_runner(const gateway_queue *gateway, uint32_t member) noexcept nogil
 cdef wan_status queue_add_log(gateway_queue *gateway, log_committer *committer) noexcept nogil
 cdef void queue_remove_log(gateway_queue *gateway, const log_committer *committer) noexcept nogil
 cdef void queue_refresh_ready(gateway_queue *gateway, uint32_t dispatcher) noexcept nogil

@@ -6,6 +6,29 @@ from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
 
 
+# Counts what changes whom this process believes that events have left. Atomic.
+cdef uint64_t news_of_settled = 0
+
+
+cdef uint64_t settled_news() noexcept nogil:
+    return wan_read(&news_of_settled)
+
+
+cdef void settled_news_came() noexcept nogil:
+    """There are other holders of a bucket, or a sender runs on other members."""
+    wan_add_shared(&news_of_settled, 1)
+
+
+cdef bint queue_is_runner(const gateway_queue *gateway, uint32_t member) noexcept nogil:
+    """Whether the sender runs on this incarnation, as far as anybody said. Under the lock."""
+    cdef const uint32_t *numbers = <const uint32_t *>gateway.runners.bytes
+    cdef uint32_t n
+    for n in range(gateway.runners.count):
+        if numbers[n] == member:
+            return True
+    return not gateway.knows_runners
+
+
 cdef wan_status queue_add_log(gateway_queue *gateway, log_committer *committer) noexcept nogil:
     """From now on events of a region with this log enter the queue. Takes and releases the queue's lock."""
     cdef fed_log fresh

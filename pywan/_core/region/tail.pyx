@@ -1,7 +1,7 @@
 # Owns `Tail`, the tails of a region that several members hold, and `LaneState`, what a tail knows of a lane.
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free
+from libc.stdlib cimport calloc, free, malloc
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -9,7 +9,7 @@ from pywan._core.c_copies cimport *
 from pywan._core.c_record cimport wan_record, wan_record_length
 from pywan._core.c_system cimport *
 from pywan._core.c_store cimport *
-from pywan._core.queue.queue cimport gateway_queue, queue_count, wake_dispatchers
+from pywan._core.queue.queue cimport gateway_queue, queue_count, settled_news_came, wake_dispatchers
 from pywan._core.base.budget cimport MemoryBudget
 from pywan._core.base.gil cimport gil_back, gil_may_go, lock_take_with_gil
 from pywan._core.base.status cimport raise_for
@@ -129,6 +129,25 @@ cdef class Tail:
             wan_tail_set_leader(&self.tail, bucket, leader, queue_only)
             wan_tail_set_role(&self.tail, bucket, role, life, epoch, transfer)
             tail_count_events(&self.tail, bucket)
+
+    def set_holders(self, uint32_t bucket, members):
+        """Sets which incarnations, by their numbers, hold the bucket in sync, or are about to leave, as the tables say.
+        They alone are believed that queued events have left."""
+        self.check(bucket)
+        cdef list numbers = list(members)
+        cdef uint32_t n, count = <uint32_t>len(numbers)
+        cdef uint32_t *holders = <uint32_t *>malloc((count + 1) * sizeof(uint32_t))
+        if holders == NULL:
+            raise MemoryError("no memory for the holders of a bucket; nothing was changed")
+        try:
+            for n in range(count):
+                holders[n] = numbers[n]
+        except BaseException:
+            free(holders)
+            raise
+        with nogil:
+            wan_tail_set_holders(&self.tail, bucket, holders, count)
+        settled_news_came()
 
     def keep_events(self, uint32_t bucket):
         """The bucket is lost, and this member is no primary of it: what its queues have of it leaves from their own
