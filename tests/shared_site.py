@@ -23,6 +23,9 @@ LIFE = 1
 NEVER = 2**64 - 1
 
 
+EARLIER = 0  # The number of an earlier incarnation of each member. It has the callers below 2^32.
+
+
 class Member:
     """A member with its part of the region, its lanes to the others, and its port for their calls."""
 
@@ -100,6 +103,8 @@ class SharedSite:
         self._stop = threading.Event()
         self._carrier: threading.Thread | None = None
         for member in self.members:
+            # Each member was there before, so it may repeat calls of its earlier incarnation.
+            member.calls.keep_only([Incarnation(each.me.name, EARLIER) for each in self.members])
             member.calls.keep_only([each.me for each in self.members])
             for other in self.members:
                 if other is not member:
