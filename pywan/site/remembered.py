@@ -37,6 +37,7 @@ class RememberedFile:
                 encoding.decision_id_of(value["seen"]),
                 encoding.member_ids_of(value["incarnations"]),
                 tuple(nonces_of([[each, bytes.fromhex(nonce)] for each, nonce in value.get("nonces", [])]).items()),
+                encoding.term_of(value.get("term", 0)),
             )
         except (FileError, OSError, ValueError, KeyError, TypeError, PywanError) as error:
             raise ConfigurationError(
@@ -52,6 +53,7 @@ class RememberedFile:
             "coordinator": remembered.coordinator,
             "site_identity": remembered.site_identity,
             "seen": encoding.plain_decision_id(remembered.seen),
+            "term": remembered.term,
             "incarnations": list(remembered.incarnations),
             "nonces": [[each, nonce.hex()] for each, nonce in remembered.nonces],
         }

@@ -1,0 +1,128 @@
+"""A second locator takes over from a coordinator that is gone, and never beside one that goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+import pywan
+from pywan.coordination.standbys import Standbys
+from pywan.coordination.takeover import Takeover
+from pywan.testing.waiting import LIMIT_S, eventually
+from pywan.transport.control import call_once
+from standby_world import StandbyWorld
+
+HOST = "127.0.0.1"
+LOCATOR = """
+import sys, pywan
+locator = pywan.Locator(
+    sys.argv[1], distributed_system_id=2, bind_address="127.0.0.1", port=0, locators=sys.argv[2], dir=sys.argv[3]
+).start()
+print(locator.address, flush=True)
+sys.stdin.read()
+"""
+
+
+def shown(locator) -> dict:
+    return call_once(locator.address, "coordination-show")["coordination"]
+
+
+def second_locator(first: object, folder) -> pywan.Locator:
+    return pywan.Locator("n2", distributed_system_id=2, bind_address=HOST, port=0, locators=str(first), dir=folder)
+
+
+def member(folder, *locators: object) -> tuple[pywan.Cache, pywan.Region]:
+    cache = pywan.Cache("m", locators=",".join(map(str, locators)), bind_address=HOST, dir=folder / "m")
+    return cache, cache.create_region("data", type="REPLICATE")
+
+
+def test_a_site_goes_on_with_its_second_locator_when_the_first_is_stopped(tmp_path):
+    first = pywan.Locator("n1", distributed_system_id=2, bind_address=HOST, port=0, dir=tmp_path).start()
+    with second_locator(first.address, tmp_path) as second:
+        cache, region = member(tmp_path, first.address, second.address)
+        eventually(lambda: shown(first)["standby"] == "n2")
+        first.stop()
+        assert shown(second)["decides"] and shown(second)["term"] == 1
+        region["k"] = 1
+        cache.close()
+        cache, region = member(tmp_path, first.address, second.address)
+        region["k"] = 2
+        assert region["k"] == 2
+        cache.close()
+
+
+@pytest.mark.parametrize("restarts", [True, False], ids=["the member starts again", "the member goes on"])
+def test_a_site_goes_on_with_its_second_locator_when_the_first_is_killed(tmp_path, restarts):
+    first = subprocess.Popen(
+        [sys.executable, "-c", LOCATOR, "n1", "", str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        address = first.stdout.readline().strip()
+        with second_locator(address, tmp_path) as second:
+            cache, region = member(tmp_path, address, second.address)
+            region["k"] = 1
+            eventually(lambda: shown(second)["standby"] == "n2")
+            os.kill(first.pid, signal.SIGKILL)
+            first.wait()
+            if restarts:
+                cache.close()
+                cache, region = member(tmp_path, address, second.address)
+            eventually(lambda: shown(second)["decides"], LIMIT_S)
+            assert shown(second)["term"] == 1
+            region["k"] = 2
+            assert region["k"] == 2
+            cache.close()
+    finally:
+        first.kill()
+        first.wait()
+
+
+def test_a_coordinator_that_comes_back_follows_the_one_that_has_taken_over(tmp_path):
+    first = pywan.Locator("n1", distributed_system_id=2, bind_address=HOST, port=0, dir=tmp_path).start()
+    port = first.address.port
+    with second_locator(first.address, tmp_path) as second:
+        cache, region = member(tmp_path, first.address, second.address)
+        eventually(lambda: shown(first)["standby"] == "n2")
+        first.stop()
+        with pywan.Locator(
+            "n1", distributed_system_id=2, bind_address=HOST, port=port, locators=str(second.address), dir=tmp_path
+        ) as again:
+            eventually(lambda: shown(second)["standby"] == "n1", LIMIT_S)
+            assert shown(again)["coordinator"] == "n2" and not shown(again)["decides"]
+            region["k"] = 1
+            cache.close()
+
+
+def test_no_two_locators_of_a_simulated_site_decide_whatever_is_killed_and_cut():
+    counts: Counter[str] = Counter()
+    for seed in range(1, 16):
+        world = StandbyWorld(seed)
+        world.run()
+        counts += world.counts
+    assert counts["taken over"] > 3, counts
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        pytest.param((Takeover, "_missing", lambda self, heard: []), id="no promise is waited for"),
+        pytest.param((Standbys, "may_tell", lambda self, number: True), id="the standby is not waited for"),
+    ],
+)
+def test_the_simulated_site_shows_when_a_rule_is_left_out(rule, monkeypatch):
+    monkeypatch.setattr(*rule)
+    for seed in range(1, 40):
+        try:
+            StandbyWorld(seed).run()
+        except AssertionError as error:
+            if "tells" in str(error) or "takes over" in str(error):
+                return
+    pytest.fail("no seed shows it")
