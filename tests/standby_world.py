@@ -24,7 +24,7 @@ from pywan.coordination.proofs import is_proved, with_proved
 from pywan.coordination.records import follower_of, plain_records, records_of
 from pywan.coordination.requests import read_requests, take_requests
 from pywan.coordination.tables import NO_DECISION, DecisionId, Incarnation, Kind, RegionAttributes
-from pywan.coordination.takeover import StandbyReply, Takeover
+from pywan.coordination.takeover import StandbyAnswer, Takeover
 from pywan.errors import PywanError
 from site_simulation.simulation import MS, Network, Node, Simulation
 
@@ -227,7 +227,7 @@ class Locator(Node):
 
     def _on_standby(self, request: dict[str, Any], reply: Reply) -> None:
         me, stored = encoding.incarnation_of(request["me"]), encoding.decision_id_of(request["stored"])
-        told = StandbyReply(0, "")
+        told = StandbyAnswer(0, "")
         if self.choice.leads:
             reply({"leads": True, "round": 0, "term": self.choice.term})
             return
@@ -332,7 +332,7 @@ class Member(Node):
         word = session.word_to_standby(now)
         if word is not None:
             self._ask(word[0], {"op": "coordination-standby", **word[1]}, self._told_by_standby, lambda: None)
-        elif not session.confirming.promised and now >= session.news_due_us:
+        elif not session.promise.round and now >= session.news_due_us:
             question = session.question(now)
             names = [*self.world.locators]
             self.simulation.rng.shuffle(names)

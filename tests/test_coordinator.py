@@ -1843,18 +1843,12 @@ def test_a_journal_keeps_the_newest_decision_about_each_bucket_however_runs_over
     assert dict(store.buckets) == expected and len(store.buckets) == len(expected)
 
 
-def test_a_journal_of_the_format_before_is_read_and_names_no_standby(tmp_path):
+def test_a_journal_keeps_the_standby_and_the_term(tmp_path):
     path = tmp_path / "decisions"
+    store = Store(DecisionId(7, 1), 1, ((7, 1),), "site", (), REGIONS, ())
     journal = Journal(path)
-    journal.append(Store(DecisionId(7, 1), 1, ((7, 1),), "site", (), REGIONS, ()))
-    journal.close()
-    with sqlite3.connect(path) as database:
-        database.executescript(
-            "ALTER TABLE site DROP COLUMN standby; ALTER TABLE site DROP COLUMN term; PRAGMA user_version=3;"
-        )
-    journal = Journal(path)
-    (store,) = journal.read()
-    assert store == Store(DecisionId(7, 1), 1, ((7, 1),), "site", (), store.regions, ()) and store.standby is None
+    journal.append(store)
+    assert [(each.standby, each.term) for each in journal.read()] == [(None, 0)]
     journal.append(replace(store, standby=Standby("n2", "n2[1]"), term=3))
     journal.close()
     assert [(each.standby, each.term) for each in Journal(path).read()] == [(Standby("n2", "n2[1]"), 3)]

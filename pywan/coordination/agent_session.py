@@ -13,11 +13,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pywan.base.nonces import mark_of
-from pywan.coordination import confirming, encoding, plain
+from pywan.coordination import encoding, plain
 from pywan.coordination.asked import Asked, Request, RequestKey
 from pywan.coordination.claims import Claim, in_words, pairs_of_two_sites
-from pywan.coordination.confirming import CONFIRM_US, Confirming
 from pywan.coordination.messages import REASON_MAX, MayLeave, Refused, StillNeeded, Tables
+from pywan.coordination.promise import REPEAT_US, Promise, round_of
 from pywan.coordination.proofs import plain_nonces
 from pywan.coordination.tables import (
     DRIFT_DIVISOR,
@@ -241,7 +241,7 @@ class AgentSession:
         self.foreign: frozenset[str] = frozenset()  # Addresses of locators that belong to another site.
         # Of those, address and identity: so each is logged once. At most FOREIGN_TOLD_MAX are, in the member's life.
         self._told_foreign: set[tuple[str, str]] = set()
-        self.confirming = Confirming()
+        self.promise = Promise()
         self.news_due_us = 0  # When the next question for news is to be sent.
         self.asked = Asked()
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
@@ -257,7 +257,7 @@ class AgentSession:
     @property
     def away_problem(self) -> str:
         """Why nobody coordinates, with what the standby says of that. Empty: somebody does."""
-        told = self.confirming.problem
+        told = self.promise.problem
         return f"{self.problem}; {told}" if self.problem and told else self.problem
 
     @property
@@ -425,7 +425,7 @@ class AgentSession:
 
     def next_request_us(self) -> int | None:
         """When the next request is to be sent; None: nothing is."""
-        return self.asked.next_us() if self.is_joined and not self.confirming.promised else None
+        return self.asked.next_us() if self.is_joined and not self.promise.round else None
 
     def take_due(self, now_us: int) -> list[tuple[RequestKey, Request]]:
         """Returns the requests that are to be sent now, in one message (`encoded_requests`)."""
@@ -578,7 +578,7 @@ class AgentSession:
         if told.term < self.remembered.term:
             raise ProtocolError(f"coordinator {told.coordinator} is of term {told.term}, which is over")
         self.remembered = replace(self.remembered, term=told.term)
-        self.confirming.end()
+        self.promise.end()
         self._pause_us, self.news_due_us = RETRY_US, now_us
         take = self._take_join if question.op == "coordination-join" else self._take_poll
         outcomes = take(told, now_us)
@@ -597,13 +597,13 @@ class AgentSession:
         standby, due_us = self.tables.standby, self._word_due_us()
         if standby is None or due_us is None or now_us < due_us:
             return None
-        self.confirming.due_us = now_us + CONFIRM_US
+        self.promise.due_us = now_us + REPEAT_US
         return standby.address, self._fields_to_standby(leaves=False)
 
     def next_news_us(self) -> int:
         """When the next question for news is to be sent, or the next word to the standby."""
         word_due_us = self._word_due_us()
-        if word_due_us is None or self.confirming.promised:
+        if word_due_us is None or self.promise.round:
             return self.news_due_us if word_due_us is None else word_due_us
         return min(self.news_due_us, word_due_us)
 
@@ -612,10 +612,10 @@ class AgentSession:
         standby = self.tables.standby
         if standby is None or standby.is_out or self.me not in self.tables.members:
             return None
-        if self.confirming.promised:
-            return self.confirming.due_us
+        if self.promise.round:
+            return self.promise.due_us
         limit_us = self.member_timeout_us + self.member_timeout_us // DRIFT_DIVISOR
-        return max(self.confirming.due_us, self.heard_us + limit_us) if self.problem else None
+        return max(self.promise.due_us, self.heard_us + limit_us) if self.problem else None
 
     def goodbye_to_standby(self) -> tuple[str, dict[str, Any]] | None:
         """The same as this member has ended. It asks nobody anything afterwards."""
@@ -629,24 +629,24 @@ class AgentSession:
             "me": encoding.plain_incarnation(self.me),
             "nonce": self._nonce,
             "stored": encoding.plain_decision_id(max(self.tables.newest, self.remembered.seen)),
-            "promised": self.confirming.promised,
+            "promised": self.promise.round,
             "term": self.remembered.term,
             "leaves": leaves,
         }
 
     def take_word_of_standby(self, reply: Mapping[str, Any], now_us: int) -> None:
         """Takes what the standby answers. ProtocolError: it cannot be used."""
-        leads, asked = reply.get("leads") is True, confirming.round_of(reply.get("round"))
+        leads, asked = reply.get("leads") is True, round_of(reply.get("round"))
         problem = str(reply.get("problem", ""))[:REASON_MAX]
         if leads:  # What the earlier coordinator still tells does not count any more.
             term = max(self.remembered.term, encoding.term_of(reply.get("term")))
             self.remembered = replace(self.remembered, term=term)
-        had, self.confirming.promised = self.confirming.promised, 0 if leads else asked
-        self.confirming.problem = problem
+        had, self.promise.round = self.promise.round, 0 if leads else asked
+        self.promise.problem = problem
         if leads or (had and not asked):
             self.news_due_us = now_us  # It asks for news again.
         if asked and asked != had:
-            self.confirming.due_us = now_us  # The promise is told at once.
+            self.promise.due_us = now_us  # The promise is told at once.
 
     def news_failed(self, problem: str, now_us: int, *, is_refused: bool = False) -> bool:
         """Nobody coordinates, and this is why. Returns whether that is new.
@@ -733,7 +733,7 @@ class AgentSession:
         self.is_joined, self._reports, self.lease_until_us = False, False, 0
         self._ended = earlier
         self.tables = SiteTables()
-        self.confirming.end()
+        self.promise.end()
         self.asked.clear()
         for each in self._hosted.values():
             each.is_known = False

@@ -176,7 +176,7 @@ def run_of_buckets(value: Any) -> tuple[BucketKey, int]:
     return BucketKey(region, first), count
 
 
-class RunsOfMessage:
+class Runs:
     """Reads the runs of one message. What was decided comes in its plain form.
 
     A short message could name more buckets than there is memory for, so those of one message are counted.
@@ -247,7 +247,7 @@ def tables_of(parts: Iterable[Any]) -> Tables:
     head = _head_of(next(rest, None))
     members = None if head.members is None else tuple(map(profile_of, islice(rest, head.members)))
     regions = tuple(map(region_and_attributes_of, islice(rest, head.regions)))
-    reading = RunsOfMessage()
+    reading = Runs()
     buckets: list[tuple[BucketKey, Bucket | None]] = []
     read_runs = 0
     for first, count, told in reading.read(islice(rest, head.runs)):
@@ -342,7 +342,7 @@ def holdings_of(parts: Iterable[Any], regions: Mapping[str, RegionAttributes]) -
     buckets as these have."""
     found: dict[BucketKey, Holding] = {}
     told = 0
-    for first, count, held in RunsOfMessage().read(parts):
+    for first, count, held in Runs().read(parts):
         region = regions.get(first.region)
         if region is None:
             raise ProtocolError(f"holdings name region {first.region}, which is not described")

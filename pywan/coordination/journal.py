@@ -29,7 +29,7 @@ FORMAT = 4  # Of the database, as SQLite's user_version.
 _SCHEMA = """
 CREATE TABLE site (
     id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, newest BLOB NOT NULL, generation INTEGER NOT NULL,
-    standby BLOB, term INTEGER NOT NULL DEFAULT 0
+    standby BLOB, term INTEGER NOT NULL
 );
 CREATE TABLE runs (run INTEGER PRIMARY KEY, last INTEGER NOT NULL);
 CREATE TABLE members (key BLOB PRIMARY KEY, value BLOB NOT NULL);
@@ -62,13 +62,7 @@ class Journal:
             (version,) = self._database.execute("PRAGMA user_version").fetchone()
             if version == 0:
                 raise DiskAccessError(f"{self.path} is no database with a coordinator's records; {_REMEDY}")
-            if version == 3:  # It names no standby, and has all else alike.
-                self._database.executescript(
-                    "BEGIN; ALTER TABLE site ADD COLUMN standby BLOB;"
-                    " ALTER TABLE site ADD COLUMN term INTEGER NOT NULL DEFAULT 0;"
-                    f" PRAGMA user_version={FORMAT}; COMMIT;"
-                )
-            elif version != FORMAT:
+            if version != FORMAT:
                 raise DiskAccessError(f"{self.path} has format {version}, and this version of pywan reads {FORMAT}")
 
     def _make(self) -> None:

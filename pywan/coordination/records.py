@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Annotated, Any, NamedTuple
 
-from pywan.coordination import confirming, encoding, plain
+from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Store
 from pywan.coordination.plain import Name, Range, Text
 from pywan.coordination.standbys import Follower
@@ -31,9 +31,7 @@ from pywan.coordination.tables import (
 from pywan.errors import ProtocolError
 
 RUNS_MAX = 1 << 20  # Of a coordinator that decided something.
-ROUND_MAX = confirming.ROUND_MAX
 
-round_of = confirming.round_of
 _name_of = plain.reader(Annotated[str, Name()], "a locator")
 _address_of = plain.reader(Annotated[str, Text(ADDRESS_MAX)], "the address of a locator")
 
@@ -106,7 +104,7 @@ def records_of(parts: Iterable[Any]) -> Store:
     regions = tuple(map(encoding.region_and_attributes_of, islice(rest, head.regions)))
     buckets: list[tuple[BucketKey, Bucket | None]] = []
     read_runs = 0
-    for first, count, told in encoding.RunsOfMessage().read(islice(rest, head.buckets)):
+    for first, count, told in encoding.Runs().read(islice(rest, head.buckets)):
         bucket = None if told is None else encoding.bucket_of(told, first)
         buckets += [(key, bucket) for key in encoding.keys_of(first, count)]
         read_runs += 1

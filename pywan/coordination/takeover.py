@@ -28,7 +28,7 @@ ROUND_US = 8_000_000  # A round that not all members have promised in this time 
 
 
 @dataclass(frozen=True, slots=True)
-class StandbyReply:
+class StandbyAnswer:
     """What the standby tells a member. `round` 0: it keeps no promise. Otherwise it is to promise that round."""
 
     round: int
@@ -89,14 +89,14 @@ class Takeover:
 
     # --- members ---
 
-    def hear_member(self, me: Incarnation, stored: DecisionId, promised: int, now_us: int) -> StandbyReply:
+    def hear_member(self, me: Incarnation, stored: DecisionId, promised: int, now_us: int) -> StandbyAnswer:
         """A member of the records does not hear the coordinator. `promised`: the round that it has promised."""
         self._note_seen(stored)
         self._said_us[me] = now_us
         if promised and promised == self.round:
             self._promised.add(me)
         self.tick(now_us)
-        return StandbyReply(self.round, self.problem(now_us))
+        return StandbyAnswer(self.round, self.problem(now_us))
 
     def hear_join(
         self, profile: MemberProfile, nonces: Mapping[int, bytes], stored: DecisionId, ended: Iterable[Incarnation] = ()

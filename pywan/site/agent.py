@@ -455,7 +455,7 @@ class Agent:
                 continue
             if word is not None:
                 self._tell_standby(*word)
-            if session.confirming.promised or session.news_due_us > boot_us():
+            if session.promise.round or session.news_due_us > boot_us():
                 continue
             claims = self._claims()
             with self._changed:

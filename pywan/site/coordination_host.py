@@ -26,8 +26,9 @@ from pywan.coordination.choice import Choice
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.joins import Join, join_of
 from pywan.coordination.messages import Refused, Tables
+from pywan.coordination.promise import round_of
 from pywan.coordination.proofs import is_proved, with_proved
-from pywan.coordination.records import follower_of, plain_records, round_of
+from pywan.coordination.records import follower_of, plain_records
 from pywan.coordination.requests import read_requests, take_requests
 from pywan.coordination.standbys import Follower
 from pywan.coordination.tables import NO_DECISION, DecisionId, Incarnation, MemberProfile

@@ -24,10 +24,11 @@ from pywan.coordination.choice import Choice
 from pywan.coordination.claims import JOURNAL_FILE
 from pywan.coordination.joins import Join
 from pywan.coordination.journal import Journal
+from pywan.coordination.promise import ROUND_MAX
 from pywan.coordination.proofs import is_proved
-from pywan.coordination.records import ROUND_MAX, records_of
+from pywan.coordination.records import records_of
 from pywan.coordination.tables import DecisionId, Incarnation
-from pywan.coordination.takeover import StandbyReply, Takeover
+from pywan.coordination.takeover import StandbyAnswer, Takeover
 from pywan.errors import ConfigurationError, DiskAccessError, ProtocolError, PywanError
 from pywan.site.coordinator_driver import CoordinatorDriver
 from pywan.site.locator_claims import LocatorClaims
@@ -92,14 +93,14 @@ class Mirror:
 
     def hear_member(
         self, me: Incarnation, nonce: bytes | None, stored: DecisionId, promised: int, *, is_leaving: bool
-    ) -> StandbyReply:
+    ) -> StandbyAnswer:
         """A member does not hear the coordinator. `is_leaving`: it has ended, and asks nobody any more."""
         takeover = self._takeover
         if takeover is None or not is_proved(takeover.members.get(me), nonce):
-            return StandbyReply(0, f"locator {self._choice.name} does not know member {me}")
+            return StandbyAnswer(0, f"locator {self._choice.name} does not know member {me}")
         if is_leaving:
             takeover.hear_goodbye(me, stored)
-            reply = StandbyReply(0, "")
+            reply = StandbyAnswer(0, "")
         else:
             reply = takeover.hear_member(me, stored, promised, boot_us())
         self._take_over_if_due()

@@ -8,21 +8,21 @@ from typing import Annotated
 from pywan.coordination import plain
 from pywan.coordination.plain import Range
 
-CONFIRM_US = 500_000  # So often the standby is told that the coordinator is not heard.
+REPEAT_US = 500_000  # So often the standby is told that the coordinator is not heard.
 ROUND_MAX = (1 << 63) - 1
 
 round_of = plain.reader(Annotated[int, Range(0, ROUND_MAX)], "a round")
 
 
 @dataclass
-class Confirming:
+class Promise:
     """A member that has promised a round asks the coordinator nothing. So what that decides meanwhile has no effect, if
     its standby takes over. The promise ends when the standby says so, and not before."""
 
-    promised: int = 0  # The round; 0: none.
+    round: int = 0  # The round that is promised; 0: none.
     due_us: int = 0  # When the standby is told next.
     problem: str = ""  # Why the standby does not take over, as it said last.
 
     def end(self) -> None:
         """A coordinator has answered."""
-        self.promised, self.due_us, self.problem = 0, 0, ""
+        self.round, self.due_us, self.problem = 0, 0, ""
