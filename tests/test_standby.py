@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import re
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -21,7 +21,7 @@ HOST = "127.0.0.1"
 LOCATOR = """
 import sys, pywan
 locator = pywan.Locator(
-    sys.argv[1], distributed_system_id=2, bind_address="127.0.0.1", port=0, locators=sys.argv[2], dir=sys.argv[3]
+    sys.argv[1], distributed_system_id=2, bind_address="127.0.0.1", port=int(sys.argv[2]), dir=sys.argv[3]
 ).start()
 print(locator.address, flush=True)
 sys.stdin.read()
@@ -36,13 +36,41 @@ def second_locator(first: object, folder) -> pywan.Locator:
     return pywan.Locator("n2", distributed_system_id=2, bind_address=HOST, port=0, locators=str(first), dir=folder)
 
 
+def first_locator(folder, port: int = 0, **more) -> pywan.Locator:
+    return pywan.Locator("n1", distributed_system_id=2, bind_address=HOST, port=port, dir=folder, **more)
+
+
+class LocatorProcess:
+    """The first locator as a process, which can be killed."""
+
+    def __init__(self, folder, port: int = 0) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", LOCATOR, "n1", str(port), str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.address = self._process.stdout.readline().strip()
+        (self.port,) = map(int, re.findall(r"\[(\d+)\]", self.address))
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def __enter__(self) -> LocatorProcess:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.kill()
+
+
 def member(folder, *locators: object) -> tuple[pywan.Cache, pywan.Region]:
     cache = pywan.Cache("m", locators=",".join(map(str, locators)), bind_address=HOST, dir=folder / "m")
     return cache, cache.create_region("data", type="REPLICATE")
 
 
 def test_a_site_goes_on_with_its_second_locator_when_the_first_is_stopped(tmp_path):
-    first = pywan.Locator("n1", distributed_system_id=2, bind_address=HOST, port=0, dir=tmp_path).start()
+    first = first_locator(tmp_path).start()
     with second_locator(first.address, tmp_path) as second:
         cache, region = member(tmp_path, first.address, second.address)
         eventually(lambda: shown(first)["standby"] == "n2")
@@ -58,46 +86,75 @@ def test_a_site_goes_on_with_its_second_locator_when_the_first_is_stopped(tmp_pa
 
 @pytest.mark.parametrize("restarts", [True, False], ids=["the member starts again", "the member goes on"])
 def test_a_site_goes_on_with_its_second_locator_when_the_first_is_killed(tmp_path, restarts):
-    first = subprocess.Popen(
-        [sys.executable, "-c", LOCATOR, "n1", "", str(tmp_path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        address = first.stdout.readline().strip()
-        with second_locator(address, tmp_path) as second:
-            cache, region = member(tmp_path, address, second.address)
-            region["k"] = 1
-            eventually(lambda: shown(second)["standby"] == "n2")
-            os.kill(first.pid, signal.SIGKILL)
-            first.wait()
-            if restarts:
-                cache.close()
-                cache, region = member(tmp_path, address, second.address)
-            eventually(lambda: shown(second)["decides"], LIMIT_S)
-            assert shown(second)["term"] == 1
-            region["k"] = 2
-            assert region["k"] == 2
-            cache.close()
-    finally:
+    with LocatorProcess(tmp_path) as first, second_locator(first.address, tmp_path) as second:
+        cache, region = member(tmp_path, first.address, second.address)
+        region["k"] = 1
+        eventually(lambda: shown(second)["standby"] == "n2")
         first.kill()
-        first.wait()
+        if restarts:
+            cache.close()
+            cache, region = member(tmp_path, first.address, second.address)
+        eventually(lambda: shown(second)["decides"], LIMIT_S)
+        assert shown(second)["term"] == 1
+        region["k"] = 2
+        assert region["k"] == 2
+        cache.close()
 
 
 def test_a_coordinator_that_comes_back_follows_the_one_that_has_taken_over(tmp_path):
-    first = pywan.Locator("n1", distributed_system_id=2, bind_address=HOST, port=0, dir=tmp_path).start()
+    first = first_locator(tmp_path).start()
     port = first.address.port
     with second_locator(first.address, tmp_path) as second:
         cache, region = member(tmp_path, first.address, second.address)
         eventually(lambda: shown(first)["standby"] == "n2")
         first.stop()
-        with pywan.Locator(
-            "n1", distributed_system_id=2, bind_address=HOST, port=port, locators=str(second.address), dir=tmp_path
-        ) as again:
+        with first_locator(tmp_path, port, locators=str(second.address)) as again:
             eventually(lambda: shown(second)["standby"] == "n1", LIMIT_S)
             assert shown(again)["coordinator"] == "n2" and not shown(again)["decides"]
             region["k"] = 1
+            cache.close()
+
+
+def test_a_coordinator_that_starts_while_its_standby_is_away_waits_and_says_what_to_do(tmp_path):
+    first = LocatorProcess(tmp_path)
+    with first:
+        second = second_locator(first.address, tmp_path).start()
+        cache, region = member(tmp_path, first.address, second.address)
+        region["k"] = 1
+        eventually(lambda: shown(second)["standby"] == "n2")
+        first.kill()
+        second.stop()
+    with first_locator(tmp_path, first.port) as again:
+        told = shown(again)
+        assert not told["decides"] and "standby n2" in told["problem"]
+        eventually(lambda: "--recover-from-members" in cache._core.status()["coordination"]["problem"])
+    with first_locator(tmp_path, first.port, recover_from_members=True) as again:
+        assert shown(again)["decides"] and shown(again)["standby"] == ""
+        eventually(lambda: cache._core.status()["coordination"]["problem"] == "")
+        region["k"] = 2
+        cache.close()
+
+
+def test_a_coordinator_with_a_file_older_than_its_standby_decides_nothing_once_a_member_is_heard(tmp_path):
+    first = LocatorProcess(tmp_path)
+    with first:
+        cache, region = member(tmp_path, first.address)
+        region["k"] = 1
+        first.kill()
+        shutil.copytree(tmp_path / "n1", tmp_path / "older")
+    with LocatorProcess(tmp_path, first.port) as between:
+        second = second_locator(between.address, tmp_path).start()
+        eventually(lambda: shown(second)["standby"] == "n2" == cache._core.status()["coordination"]["standby"])
+        between.kill()
+        second.stop()
+    shutil.rmtree(tmp_path / "n1")
+    (tmp_path / "older").rename(tmp_path / "n1")
+    with first_locator(tmp_path, first.port) as again:
+        eventually(lambda: "standby n2" in shown(again)["problem"], LIMIT_S)
+        assert not shown(again)["decides"]
+        with second_locator(again.address, tmp_path):
+            eventually(lambda: shown(again)["decides"] and shown(again)["standby"] == "n2", LIMIT_S)
+            region["k"] = 2
             cache.close()
 
 

@@ -117,9 +117,8 @@ class Remembered:
     incarnations: tuple[int, ...] = ()  # The member ids of those that have used the folder, the newest last.
     # Of those, with the nonce that each drew: so the next one proves that it is of the same folder.
     nonces: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
-    term: int = (
-        0  # How often another locator has taken the coordination over. No coordinator of an earlier term counts.
-    )
+    term: int = 0  # How often another locator has taken the coordination over. One of an earlier term does not count.
+    standby: Standby | None = None  # The locator that may take over. A coordinator with an older file hears of it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,6 +545,7 @@ class AgentSession:
             "stored": encoding.plain_decision_id(self.tables.newest),
             "coordinator": remembered.coordinator,
             "term": remembered.term,
+            "standby": encoding.plain_standby(remembered.standby),
             "ended": self._ended and encoding.plain_incarnation(self._ended),
         }
         if self._reports and self.tables.buckets:
@@ -759,7 +759,7 @@ class AgentSession:
         nonces = tuple((each, known[each]) for each in incarnations if each in known)
         term = self.remembered.term
         self.remembered = Remembered(
-            tables.coordinator, tables.site_identity, tables.newest, incarnations, nonces, term
+            tables.coordinator, tables.site_identity, tables.newest, incarnations, nonces, term, tables.standby
         )
         return [Changed(changes)]
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pywan.coordination import proofs
 from pywan.coordination.actions import Action, Store
 from pywan.coordination.admission import Admission
 from pywan.coordination.asked_moves import UNDER_WAY, AskedMoves, MoveAnswer, MoveRequest
 from pywan.coordination.candidates import Candidates
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.handovers import Handovers
+from pywan.coordination.joins import Join
 from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.lives import Lives
@@ -47,6 +49,7 @@ from pywan.coordination.tables import (
     MemberProfile,
     Reach,
     RegionAttributes,
+    Standby,
 )
 from pywan.coordination.telling import Telling
 
@@ -214,6 +217,21 @@ class Coordinator:
             self._succession.finish_removals()
             self._regions.let_in(now_us)
         self._goes_on_us = now_us
+
+    def hear_of_standby(self, join: Join) -> None:
+        """A member that asks to be taken in names who may take over, or has done so. If it knows decisions that are
+        lost here, this run has a file of a time before. The member is believed if the file names it, or an earlier
+        incarnation of its folder."""
+        me = join.profile.incarnation
+        nonces = {**join.nonces_before, me.member_id: join.nonce}
+        is_known = any(proofs.is_proved(self.site.members.get(me._replace(member_id=n)), nonces[n]) for n in nonces)
+        standby = join.standby
+        if join.term > self.site.term and join.coordinator:
+            standby = Standby(join.coordinator, "")
+        is_late = join.term < self.site.term  # An operator, or a takeover, has ended what it knows.
+        seen = join.stored, join.profile.seen
+        if standby is not None and is_known and not is_late and any(map(self._is_lost, seen)):
+            self.standbys.hear_of(standby)
 
     def hear_locator(self, told: Follower, now_us: int) -> None:
         """Another locator, which keeps the records too, says how far it is."""

@@ -117,10 +117,8 @@ class Standbys:
 
     def hear(self, told: Follower, now_us: int) -> None:
         self._followers[told.name] = told, now_us
-        if not self._bound and told.is_standby and self.names_unknown(told):
-            # The file of this run is older than that standby. It is out before anything is decided.
-            self._bound = told.name
-            self._site.set_standby(Standby(told.name, told.address))
+        if told.is_standby and self.names_unknown(told):
+            self.hear_of(Standby(told.name, told.address))
         if told.name == self._bound:
             self._is_heard, self._heard_us = True, now_us
             is_known = told.term == self._site.term and self._site.made(told.stored)
@@ -130,6 +128,19 @@ class Standbys:
             if self._out_at is not None and self._stored >= self._out_at:
                 self._end()
         self.tick(now_us)
+
+    def hear_of(self, standby: Standby) -> None:
+        """The file of this run is older than that standby, which may have taken over. Nothing is decided before the
+        standby is heard, or is out."""
+        if not self._bound and not standby.is_out and standby.name != self._name:
+            self._bound, self._is_heard = standby.name, False
+            self._site.set_standby(standby)
+
+    def forget(self) -> None:
+        """An operator says that the standby is gone for good."""
+        if self._bound:
+            self._is_heard = True
+            self._end()
 
     def hear_member(self, number: int, now_us: int) -> None:
         """A member of the view has stored all decisions up to this one."""

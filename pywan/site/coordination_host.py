@@ -250,6 +250,7 @@ class CoordinationHost:
             self._changed.wait_for(lambda: self._choice.coordinator or not self._driver.running, UNDECIDED_WAIT_S)
             elsewhere = self._claims.hear_member(claimed) if claimed else ""
             self._mirror.hear_join(join)
+            self._hear_of_standby(join)
             core = self._decider(request)
             if isinstance(core, dict):
                 return core
@@ -281,6 +282,13 @@ class CoordinationHost:
             if not self._is_stored(core, tables.newest.number):
                 return self._not_stored(core)
         return self._reply(site_identity=tables.site_identity, tables=self._packed.packed(tables))
+
+    def _hear_of_standby(self, join: Join) -> None:
+        """The caller holds the lock."""
+        core = self._driver.core
+        if core is not None and self._choice.leads:
+            core.hear_of_standby(join)
+            self._driver.act()
 
     def _refusal_of(self, profile: MemberProfile, core: Coordinator) -> Refused | None:
         """Returns why the member is not even brought before the coordinator. None: it is."""

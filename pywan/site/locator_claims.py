@@ -19,6 +19,7 @@ from pywan.base.threads import start_essential
 from pywan.coordination import encoding
 from pywan.coordination.choice import Choice, Step
 from pywan.coordination.claims import CLAIM_FILE
+from pywan.coordination.tables import TERM_MAX
 from pywan.errors import ConfigurationError, DiskAccessError, ProtocolError, PywanError
 from pywan.site.coordinator_driver import CoordinatorDriver
 from pywan.transport.control import call_once
@@ -32,6 +33,7 @@ PEERS_INTERVAL_S = 5.0
 UNDECIDED_S = 0.2  # So soon others are asked again while nobody coordinates.
 HINT_GAP_S = 1.0  # No sooner are they asked again because a request says something else than this locator knows.
 STOP_TIMEOUT_S = 5.0
+RECOVERY_TERMS = 1000  # An operator's word counts above takeovers of which this locator has not heard.
 MARKS_MAX = 256  # More than a site has locators.
 
 
@@ -83,9 +85,8 @@ class LocatorClaims:
         if self._file is not None and self._file.exists():
             self._read(self._file)
         choice = self._choice
-        if choice.recovers and not choice.leads:
-            choice.term += 1
         if choice.recovers:
+            choice.term = min(choice.term + RECOVERY_TERMS, TERM_MAX)
             log.warning(
                 "locator %s coordinates site %d from now on, in place of %s: the members tell what was decided",
                 choice.name,
@@ -93,6 +94,8 @@ class LocatorClaims:
                 choice.coordinator or "any other locator",
             )
             self._lead()
+            assert self._driver.core is not None
+            self._driver.core.standbys.forget()
         elif choice.leads:
             self._driver.open()
 
