@@ -1,4 +1,4 @@
-"""A simulated site of two or three locators and a few members: who coordinates, and who hears what was decided.
+"""Owns the worlds of a site of two or three locators and a few members: who coordinates, and who hears the decisions.
 
 The coordinator, the choice, the takeover and the members' sessions are the product's. Time, network and disks are
 simulated. What is told is checked at once: a locator that has taken over knows all that anybody was ever told, and
@@ -26,7 +26,9 @@ from pywan.coordination.requests import read_requests, take_requests
 from pywan.coordination.tables import NO_DECISION, DecisionId, Incarnation, Kind, RegionAttributes
 from pywan.coordination.takeover import StandbyAnswer, Takeover
 from pywan.errors import PywanError
-from site_simulation.simulation import MS, Network, Node, Simulation
+
+from .broken import Broken
+from .simulation import MS, Network, Node, Simulation
 
 TIMEOUT_US = 1000 * MS
 CALL_US = 600 * MS
@@ -37,7 +39,7 @@ Reply = Callable[[dict[str, Any] | None], object]
 
 
 class Locator(Node):
-    def __init__(self, world: StandbyWorld, name: str) -> None:
+    def __init__(self, world: Locators, name: str) -> None:
         super().__init__(world.simulation, name)
         self.world = world
         self.journal = world.journals[name]
@@ -94,6 +96,7 @@ class Locator(Node):
         for action in self.core.take_actions():
             if isinstance(action, Store):
                 self.journal.append(action)
+                self.world.statistics["standbys that were out"] += self.core.standbys.is_ending
             elif getattr(action, "to", None) == me and isinstance(getattr(action, "message", None), Refused):
                 refused.append(action.message)  # type: ignore[union-attr]
             elif hasattr(action, "member"):
@@ -304,7 +307,7 @@ class Locator(Node):
 
 
 class Member(Node):
-    def __init__(self, world: StandbyWorld, name: str) -> None:
+    def __init__(self, world: Locators, name: str) -> None:
         super().__init__(world.simulation, name)
         self.world = world
         rng = world.simulation.rng
@@ -358,7 +361,11 @@ class Member(Node):
         self.session.take_answers(batch, reply)
 
     def _told_by_standby(self, reply: dict[str, Any]) -> None:
+        had = self.session.promise.round
         self.session.take_word_of_standby(reply, self.clock())
+        if self.session.promise.round not in (0, had):
+            self.world.statistics["members that promised"] += 1
+            self.world.note(f"{self.name} promises")
 
     def _ask_next(self, question: Any, names: list[str]) -> None:
         def failed() -> None:
@@ -383,19 +390,25 @@ class Member(Node):
         self._ask(names[0], {"op": question.op, **question.fields}, heard, failed)
 
 
-class StandbyWorld:
+class Locators:
+    """All of it, from one seed."""
+
+    kind = "locators"
+    must_happen = ("takeovers", "standbys that were out", "members that promised")
+
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.trace: list[str] = []
         self.simulation = Simulation(seed)
         self.network = Network(self.simulation)
         self.rng = self.simulation.rng
-        self.counts: Counter[str] = Counter()
+        self.statistics: Counter[str] = Counter()
         names = ["n1", "n2", "n3"][: self.rng.choice([2, 2, 3])]
         self.claims = dict.fromkeys(names, ("n1", 0, "site"))
         self.journals: dict[str, list[Store]] = {each: [] for each in names}
         self.folders: dict[str, Remembered] = {}
         self.has_given = ""
-        self.told: list[tuple[int, DecisionId]] = []  # By which term, and the newest decision.
+        self.history: list[tuple[int, DecisionId]] = []  # By which term, and the newest decision.
         self.taken: list[tuple[int, dict[int, int]]] = []  # Term, and the runs that the locator knew.
         self.locators: dict[str, Locator] = dict.fromkeys(names)
         self.members: dict[str, Member] = {}
@@ -412,20 +425,33 @@ class StandbyWorld:
 
     # --- what has to hold ---
 
+    def note(self, text: str) -> None:
+        self.trace.append(f"{self.simulation.now_us / 1e6:.4f} {text}")
+
+    def must(self, holds: object, what: str) -> None:
+        if not holds:
+            past = "\n  ".join(self.trace[-100:])
+            raise Broken(f"seed {self.seed}: {what}\n  {past}")
+
     def tells(self, locator: str, term: int, newest: DecisionId) -> None:
-        self.told.append((term, newest))
+        self.statistics["answered"] += 1
+        self.note(f"{locator} of term {term} tells {newest}")
+        self.history.append((term, newest))
         for later, runs in self.taken:
             if later > term:
-                assert newest.number <= runs.get(newest.run, -1), (
-                    f"seed {self.seed}: {locator} of term {term} tells {newest}, and term {later} knows only {runs}"
+                self.must(
+                    newest.number <= runs.get(newest.run, -1),
+                    f"{locator} of term {term} tells {newest}, and term {later} knows only {runs}",
                 )
 
     def took_over(self, locator: str, term: int, runs: dict[int, int]) -> None:
-        self.counts["taken over"] += 1
-        assert term not in [each for each, _ in self.taken], f"seed {self.seed}: two locators lead in term {term}"
-        for earlier, newest in self.told:
-            assert newest.number <= runs.get(newest.run, -1), (
-                f"seed {self.seed}: {locator} takes over in term {term}, and lacks {newest} that term {earlier} told"
+        self.statistics["takeovers"] += 1
+        self.note(f"{locator} takes over in term {term}")
+        self.must(term not in [each for each, _ in self.taken], f"two locators decide in term {term}")
+        for earlier, newest in self.history:
+            self.must(
+                newest.number <= runs.get(newest.run, -1),
+                f"{locator} takes over in term {term}, and lacks {newest} that term {earlier} told",
             )
         self.taken.append((term, runs))
 
@@ -439,20 +465,22 @@ class StandbyWorld:
                     [self._kill, self._kill, self._cut, self._cut, self._heal, self._start, self._restart]
                 )()
             self._run_for(self.rng.randrange(10, 1200))
-        self.network.heal()
+        self._heal()
         self._start(everything=True)
         self._run_for(20_000)
         leaders = [each for each in self.locators.values() if each.choice.leads]
-        assert len(leaders) == 1, f"seed {self.seed}: {[each.name for each in leaders]} coordinate"
+        self.must(len(leaders) == 1, f"a healthy site has the coordinators {[each.name for each in leaders]}")
         (leader,) = leaders
         core = leader.core
-        assert core is not None and core.standbys.may_decide, f"seed {self.seed}: {core and core.standbys.problem}"
-        assert core.site.standby is not None, f"seed {self.seed}: a healthy site has no standby"
+        assert core is not None
+        self.must(core.standbys.may_decide, f"a healthy site decides nothing: {core.standbys.problem}")
+        self.must(core.site.standby is not None, "a healthy site has no standby")
         for name, member in self.members.items():
-            assert member.session.is_joined and member.session.remembered.term == leader.choice.term, (
-                f"seed {self.seed}: member {name} follows term {member.session.remembered.term}"
+            session = member.session
+            self.must(
+                session.is_joined and session.remembered.term == leader.choice.term,
+                f"in a healthy site member {name} follows term {session.remembered.term}",
             )
-        self.counts["terms"] += leader.choice.term
 
     def _run_for(self, ms: int) -> None:
         self.simulation.run_until(self.simulation.now_us + ms * MS)
@@ -461,16 +489,20 @@ class StandbyWorld:
         return [*self.locators.values(), *self.members.values()]
 
     def _kill(self) -> None:
-        self.rng.choice([*self.locators.values(), *self._all()]).is_dead = True
+        node = self.rng.choice([*self.locators.values(), *self._all()])
+        node.is_dead = True
+        self.note(f"{node.name} is killed")
 
     def _start(self, *, everything: bool = False) -> None:
         for node in self._all():
             if node.is_dead and (everything or self.rng.random() < 0.5):
+                self.note(f"{node.name} starts again")
                 (self.start_locator if node.name in self.locators else self.start_member)(node.name)
 
     def _restart(self) -> None:
         node = self.rng.choice(self._all())
         node.is_dead = True
+        self.note(f"{node.name} is killed and starts again")
         (self.start_locator if node.name in self.locators else self.start_member)(node.name)
 
     def _cut(self) -> None:
@@ -484,6 +516,8 @@ class StandbyWorld:
             self.network.cut |= {(name, each) for each in others}
             if self.rng.random() < 0.7:
                 self.network.cut |= {(each, name) for each in others}
+        self.note(f"{sorted(self.network.cut)} are cut")
 
     def _heal(self) -> None:
         self.network.heal()
+        self.note("nothing is cut")
