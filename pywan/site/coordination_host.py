@@ -1,4 +1,4 @@
-"""Owns the requests of members, operators and other locators about the coordination of a site.
+"""Owns the requests of members and operators about the coordination of a site.
 
 Members ask and wait; the locator opens connections to members only to see whether they still listen. What the requests
 mean is the coordinator's, and who coordinates is the choice's. This puts them together.
@@ -26,17 +26,15 @@ from pywan.coordination.choice import Choice
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.joins import Join, join_of
 from pywan.coordination.messages import Refused, Tables
-from pywan.coordination.promise import round_of
 from pywan.coordination.proofs import is_proved, with_proved
-from pywan.coordination.records import follower_of, plain_records
 from pywan.coordination.requests import read_requests, take_requests
-from pywan.coordination.standbys import Follower
-from pywan.coordination.tables import NO_DECISION, DecisionId, Incarnation, MemberProfile
-from pywan.errors import ConfigurationError, DiskAccessError, IllegalStateError
+from pywan.coordination.tables import DecisionId, Incarnation, MemberProfile
+from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.site.coordinator_driver import CoordinatorDriver, Mailbox
 from pywan.site.locator_claims import LocatorClaims
-from pywan.site.mirror import MIRROR, Mirror
+from pywan.site.mirror import Mirror
 from pywan.site.packed_tables import PackedTables
+from pywan.site.standby_requests import StandbyRequests
 from pywan.transport.links import PLAIN, Links
 
 log = logging.getLogger("pywan.coordinator")
@@ -45,7 +43,6 @@ POLL_S = 0.5  # A member's question for news is answered after so long, if there
 POLLS_A_TIMEOUT = 10  # At least so many. With a short `member-timeout` a question is answered sooner.
 UNDECIDED_WAIT_S = 1.0  # A member that joins is answered after so long at the latest, though nobody coordinates yet.
 STORED_S = 2.5  # An answer waits so long for the standby, which stores first what is told.
-HAND_OVER_S = 1.0  # A coordinator that is stopped waits so long for the locator that takes over.
 REPORTS_AT_ONCE = 4  # Members that say what they hold, and are read at the same time.
 TAKEN_RETRY_US = 1_000_000  # So soon a member asks again whose incarnation another process has taken.
 
@@ -97,7 +94,9 @@ class CoordinationHost:
             self._choice, self._driver, self._claims, folder=folder, address=address, way=links.locator
         )
         self._driver.before_open = self._mirror.close
-        self._given_to = ""  # The locator to which this one has handed over. It may not know that yet.
+        self._standby = StandbyRequests(
+            self._choice, self._driver, self._claims, self._mirror, site=site, poll_s=self._poll_s
+        )
         self._arrivals = Lines(log)
         self._changed = self._driver.changed  # Guards all of them, and what is below.
         self._stored = self._driver.stored  # Says that the standby has stored more, or that something was decided.
@@ -121,44 +120,16 @@ class CoordinationHost:
     def stop(self) -> None:
         """Hands over to another locator if one has all records. Ends the threads and closes the file. It may be called
         twice."""
-        self._hand_over()
+        self._standby.hand_over()
         self._driver.end_waiting()
         self._mirror.stop()
         self._claims.stop()
         self._driver.stop()
 
-    def _hand_over(self) -> None:
-        """The standby coordinates from now on; if there is none, another locator that has all records. This locator
-        never coordinates again in its term, so its word is enough."""
-        deadline = time.monotonic() + HAND_OVER_S
-        with self._changed:
-            core, driver = self._driver.core, self._driver
-            if core is None or not driver.running or not self._choice.leads:
-                return
-
-            def fit() -> Follower | None:
-                return next(iter(core.standbys.caught_up(boot_us())), None)
-
-            if core.standbys.has_followers:
-                self._stored.wait_for(lambda: driver.core is not core or fit() is not None, deadline - time.monotonic())
-            to = fit()
-            if driver.core is not core or to is None:
-                return
-            try:
-                self._claims.give_lead(to.name, to.address)
-            except DiskAccessError as error:
-                log.error("locator %s does not hand over to locator %s: %s", self.name, to.name, error)
-                return
-            self._given_to = to.name
-            log.info("locator %s hands the coordination of site %d over to locator %s", self.name, self._site, to.name)
-            self._stored.notify_all()
-            self._stored.wait_for(lambda: not self._given_to, deadline - time.monotonic())
-
     def handlers(self) -> dict[str, Handle]:
         return {
             "coordination-who": self._on_who,
-            MIRROR: self._of_version(self._on_mirror),
-            "coordination-standby": self._of_version(self._on_standby),
+            **{op: self._of_version(handle) for op, handle in self._standby.handlers().items()},
             "coordination-join": self._of_version(self._on_join),
             "coordination-poll": self._of_version(self._on_poll),
             "coordination-ask": self._of_version(self._on_ask),
@@ -461,59 +432,6 @@ class CoordinationHost:
             "refused_requests": [[index, encoding.plain_refused(refusal)] for index, refusal in refused],
             **encoding.plain_leaving(leaving),
         }
-
-    # --- other locators ---
-
-    def _on_mirror(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        """Another locator of the site keeps the records too: it says what it has stored, and gets what it lacks. The
-        answer waits a little for news."""
-        told, nonce = follower_of(request), nonce_of(request.get("nonce"))
-        deadline = time.monotonic() + self._poll_s
-        with self._changed:
-            choice, driver = self._choice, self._driver
-            if self._given_to == told.name and request.get("leads") is True:
-                self._given_to = ""
-                self._stored.notify_all()
-            if encoding.term_of(request.get("term")) > choice.term:
-                self._claims.hint()
-            elif choice.leads and driver.core is not None:
-                if not self._claims.has_answered(told.name, told.address, nonce):
-                    return {"decides": False, "term": choice.term}
-                core = driver.core
-                core.hear_locator(told, boot_us())
-                driver.act()
-                driver.look()
-                self._stored.wait_for(
-                    lambda: core.site.newest != told.stored or driver.core is not core or not driver.running,
-                    deadline - time.monotonic(),
-                )
-                if driver.core is core:
-                    records = None
-                    is_whole = False
-                    if core.site.newest != told.stored or told.term != core.site.term:
-                        stored = told.stored if told.term == core.site.term else NO_DECISION
-                        records, is_whole = core.site.records(stored)
-                    return {
-                        "decides": True,
-                        "term": choice.term,
-                        "site_identity": core.site.identity,
-                        "records": None if records is None else plain.pack(plain_records(records)),
-                        "whole": is_whole,
-                    }
-            if self._given_to == told.name:
-                return {"decides": False, "term": choice.term, "lead": True}
-            return {"decides": False, "term": choice.term}
-
-    def _on_standby(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        """A member does not hear the coordinator any more."""
-        me, stored = encoding.incarnation_of(request.get("me")), encoding.decision_id_of(request.get("stored"))
-        promised, nonce = round_of(request.get("promised")), nonce_of(request.get("nonce"))
-        with self._changed:
-            if self._choice.leads:
-                return {"leads": True, "round": 0, "problem": "", "term": self._choice.term}
-            reply = self._mirror.hear_member(me, nonce, stored, promised, is_leaving=request.get("leaves") is True)
-            leads = self._choice.leads
-            return {"leads": leads, "round": reply.round, "problem": reply.problem, "term": self._choice.term}
 
     def _reply(self, *, refused: list[Refused] | None = None, **fields: Any) -> dict[str, Any]:
         return {
