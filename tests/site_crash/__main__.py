@@ -34,9 +34,9 @@ def roll(seed: int, rounds: int, layout: str, goes_first: bool, tell: Callable[[
     return 0
 
 
-def kill_locators(seed: int, rounds: int, tell: Callable[[str], None]) -> int:
+def kill_locators(seed: int, rounds: int, world: int, tell: Callable[[str], None]) -> int:
     try:
-        counts, times = run_locators(seed, rounds, tell=tell)
+        counts, times = run_locators(seed, rounds, first_world=world, tell=tell)
     except CampaignFailure as failure:
         print(failure, file=sys.stderr)
         return 1
@@ -73,7 +73,7 @@ def main() -> int:
     if options.rolling:
         return roll(seed, rounds, "copies-1" if len(layouts) > 1 else layouts[0], options.first, tell)
     if options.locators:
-        return kill_locators(seed, options.locators, tell)
+        return kill_locators(seed, options.locators, options.world, tell)
     try:
         counts = run(
             seed,

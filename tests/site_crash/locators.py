@@ -198,7 +198,8 @@ class LocatorWorld(World):
                 break
             except AssertionError as error:
                 if time.monotonic() > began + END_S:
-                    raise CampaignFailure(f"{name} is not served: {error}") from error
+                    shown = [site.shown(each) for each in LOCATORS]
+                    raise CampaignFailure(f"{name} is not served: {error}\nthe locators say {shown}") from error
                 time.sleep(TRY_AGAIN_S)
         self.served_s.setdefault(kind, []).append(time.monotonic() - began)
         self._begin_clients(process)
@@ -211,11 +212,13 @@ class LocatorWorld(World):
             process.end()
 
 
-def run_locators(seed: int, rounds: int, *, tell: Callable[[str], None] = print) -> tuple[Counter[str], str]:
+def run_locators(
+    seed: int, rounds: int, *, first_world: int = 0, tell: Callable[[str], None] = print
+) -> tuple[Counter[str], str]:
     """Runs worlds until there were so many rounds. Returns what happened, and how long members waited, as a table."""
     counts: Counter[str] = Counter()
     served: dict[str, list[float]] = {}
-    world = 0
+    world = first_world
     while counts["rounds"] < rounds:
         folder = Path(tempfile.mkdtemp(prefix="pywan-site-"))
         this = LocatorWorld(seed * 1_000_003 + world, folder)
