@@ -115,9 +115,10 @@ class Takeover:
         self._note_seen(stored)
         self._ended.add(me)
 
-    def revoke(self, name: str) -> list[Incarnation]:
-        """An operator says that the incarnations of a member that are waited for never come back. Returns them."""
-        found = [each for each in self.members if each.name == name and each not in self._ended]
+    def revoke(self, name: str, now_us: int) -> list[Incarnation]:
+        """An operator says that the incarnations of a member that are waited for never come back. Returns them. One
+        that has said something lately is there."""
+        found = [each for each in self._missing(self._heard_lately(now_us)) if each.name == name]
         self._ended.update(found)
         return found
 
@@ -142,6 +143,14 @@ class Takeover:
     def _missing(self, heard: Iterable[Incarnation]) -> list[Incarnation]:
         return sorted(self.members.keys() - self._ended - set(heard))
 
+    def _heard_lately(self, now_us: int) -> list[Incarnation]:
+        return [each for each, at in self._said_us.items() if now_us - at <= SAID_US]
+
+    @property
+    def awaited(self) -> list[Incarnation]:
+        """The members of the records that are not proved to have ended."""
+        return self._missing(())
+
     def waits_for_members(self, now_us: int) -> bool:
         """Whether nobody but members keeps the standby from taking over."""
         return bool(self.round) or self._obstacle(now_us).startswith(_WAITS)
@@ -155,7 +164,7 @@ class Takeover:
             return f"locator {self.name} lacks decision {self._lacks}, of which a member has told: it has {self.newest}"
         if now_us - self._heard_us <= self._wait_us:
             return f"locator {self.name} has heard the coordinator a moment ago"
-        silent = self._missing(each for each, at in self._said_us.items() if now_us - at <= SAID_US)
+        silent = self._missing(self._heard_lately(now_us))
         if silent:
             return _waits_for("that these say that they do not hear the coordinator", silent)
         return ""

@@ -117,7 +117,7 @@ class Mirror:
         takeover = self._takeover
         if takeover is None or not takeover.waits_for_members(boot_us()):
             return []
-        found = takeover.revoke(name)
+        found = takeover.revoke(name, boot_us())
         log.warning(
             "locator %s: an operator says that member %s never comes back; a takeover waits for it no more: %s",
             self._choice.name,

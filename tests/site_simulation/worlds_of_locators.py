@@ -34,6 +34,7 @@ TIMEOUT_US = 1000 * MS
 CALL_US = 600 * MS
 POLL_US = 100 * MS
 STORED_US = 500 * MS
+GOES_ON_US = 15 * TIMEOUT_US  # So long after a kill at the latest, a site goes on that had a standby.
 REGION = RegionAttributes(Kind.REPLICATE, total_num_buckets=2)
 Reply = Callable[[dict[str, Any] | None], object]
 
@@ -394,7 +395,13 @@ class Locators:
     """All of it, from one seed."""
 
     kind = "locators"
-    must_happen = ("takeovers", "standbys that were out", "members that promised")
+    must_happen = (
+        "takeovers",
+        "standbys that were out",
+        "members that promised",
+        "kills with a standby",
+        "incarnations that were revoked",
+    )
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -460,7 +467,9 @@ class Locators:
     def run(self, steps: int = 40) -> None:
         self._run_for(1500)
         for _ in range(steps):
-            if self.rng.random() < 0.5:
+            if self.rng.random() < 0.1:
+                self._kill_with_members()
+            elif self.rng.random() < 0.5:
                 self.rng.choice(
                     [self._kill, self._kill, self._cut, self._cut, self._heal, self._start, self._restart]
                 )()
@@ -498,6 +507,79 @@ class Locators:
             if node.is_dead and (everything or self.rng.random() < 0.5):
                 self.note(f"{node.name} starts again")
                 (self.start_locator if node.name in self.locators else self.start_member)(node.name)
+
+    # --- a site that has to go on ---
+
+    def _kill_with_members(self) -> None:
+        """The coordinator is killed while it shows a standby, at any moment or at one at which somebody is behind.
+        Members are killed with it, and start again, with their folders or without. The rest is up and connected, so the
+        standby has to take over; an operator revokes those that come back without their folders, or never."""
+        self._heal()
+        self._start(everything=True)
+        self._run_for(self.rng.randrange(3000))
+        if self.rng.random() < 0.7:
+            self._restart()
+        moment = self.rng.choice([lambda: True, self._is_newly_named, self._is_newly_named, self._is_somebody_behind])
+        until_us = self.simulation.now_us + 4 * TIMEOUT_US
+        while self._with_standby() is None or not moment():
+            if self.simulation.now_us > until_us:
+                return
+            self._run_for(1)
+        leader = self._with_standby()
+        assert leader is not None
+        killed = [each for each in self.members.values() if self.rng.random() < 0.4]
+        for node in (leader, *killed):
+            node.is_dead = True
+        self.statistics["kills with a standby"] += 1
+        self.note(f"{leader.name} is killed with {[each.name for each in killed]}")
+        for node in killed:
+            if self.rng.random() < 0.9:
+                self.simulation.after(self.rng.randrange(800) * MS, functools.partial(self._come_back, node.name))
+        until_us = self.simulation.now_us + GOES_ON_US
+        while not any(each.choice.leads for each in self.locators.values() if not each.is_dead):
+            waits = {each.name: each.takeover.problem(each.clock()) for each in self.locators.values() if each.takeover}
+            self.must(self.simulation.now_us < until_us, f"nobody has taken over from {leader.name}: {waits}")
+            self._run_for(TIMEOUT_US // MS)
+            self._revoke()
+
+    def _come_back(self, name: str) -> None:
+        has_folder = self.rng.random() < 0.8
+        if not has_folder:
+            self.folders.pop(name, None)
+        self.note(f"{name} starts again{'' if has_folder else ' without its folder'}")
+        self.start_member(name)
+
+    def _with_standby(self) -> Locator | None:
+        """The coordinator, if it shows a standby."""
+        for each in self.locators.values():
+            if each.core is not None and each.choice.leads and each.core.standbys.may_decide and not each.is_dead:
+                return each if each.core.standbys.status()["standby"] else None
+        return None
+
+    def _is_newly_named(self) -> bool:
+        """Whether a member has not heard who the standby is, or is not to hear it yet."""
+        leader = self._with_standby()
+        assert leader is not None and leader.core is not None
+        standby = leader.core.site.standby
+        return any(each.session.tables.standby != standby for each in self.members.values())
+
+    def _is_somebody_behind(self) -> bool:
+        leader = self._with_standby()
+        assert leader is not None and leader.core is not None
+        newest = leader.core.site.newest
+        return any(each.session.tables.newest != newest for each in self.members.values())
+
+    def _revoke(self) -> None:
+        """An operator revokes the incarnations that cannot be proved to have ended."""
+        for locator in self.locators.values():
+            takeover = locator.takeover
+            if locator.is_dead or takeover is None or not takeover.waits_for_members(locator.clock()):
+                continue
+            for each in takeover.awaited:
+                member = self.members[each.name]
+                known = dict(self.folders.get(each.name, Remembered()).nonces)
+                if member.is_dead or (each != member.session.me and each.member_id not in known):
+                    self.statistics["incarnations that were revoked"] += len(takeover.revoke(each.name, locator.clock()))
 
     def _restart(self) -> None:
         node = self.rng.choice(self._all())
