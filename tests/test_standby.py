@@ -11,7 +11,12 @@ from collections import Counter
 import pytest
 
 import pywan
-from pywan.coordination.standbys import Standbys
+from pywan.coordination import encoding
+from pywan.coordination.actions import Store
+from pywan.coordination.agent_session import AgentSession, Remembered
+from pywan.coordination.coordinator import Coordinator
+from pywan.coordination.standbys import Follower, Standbys
+from pywan.coordination.tables import NO_DECISION, DecisionId, Incarnation, MemberProfile, Standby
 from pywan.coordination.takeover import Takeover
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import call_once
@@ -157,6 +162,97 @@ def test_a_coordinator_with_a_file_older_than_its_standby_decides_nothing_once_a
             eventually(lambda: shown(again)["decides"] and shown(again)["standby"] == "n2", LIMIT_S)
             region["k"] = 2
             cache.close()
+
+
+# --- whom a takeover waits for ---
+
+TIMEOUT_US = 1_000_000
+EARLIER, LATER, OTHER = Incarnation("a", 1), Incarnation("a", 2), Incarnation("b", 3)
+
+
+def profile(me: Incarnation, *before: int) -> MemberProfile:
+    return MemberProfile(me, HOST, 1, 1, "site", NO_DECISION, "1", (), "", before, b"")
+
+
+def takeover_of(*members: MemberProfile) -> Takeover:
+    """The standby n2, whose records name these members."""
+    takeover = Takeover("n2", member_timeout_us=TIMEOUT_US, draw_round=lambda: 7, now_us=0)
+    records = tuple((each.incarnation, each) for each in members)
+    store = Store(DecisionId(1, 9), 1, ((1, 9),), "site", records, (), (), Standby("n2", "n2[1]"), 0)
+    takeover.stored(store, is_whole=True)
+    return takeover
+
+
+def test_a_takeover_does_not_wait_for_a_member_whose_later_incarnation_was_taken_in():
+    """That one was, as of the same folder. It is in the view, and so it never asks to be taken in at the standby."""
+    takeover, now = takeover_of(profile(EARLIER), profile(LATER, EARLIER.member_id)), 2 * TIMEOUT_US
+    assert takeover.hear_member(LATER, DecisionId(1, 9), 0, now).round == 7
+    takeover.hear_member(LATER, DecisionId(1, 9), 7, now)
+    assert takeover.is_due(now)
+
+
+def test_an_operator_s_word_about_a_name_does_not_end_an_incarnation_that_the_standby_hears():
+    takeover, now = takeover_of(profile(EARLIER), profile(LATER), profile(OTHER)), 2 * TIMEOUT_US
+    takeover.hear_member(LATER, DecisionId(1, 9), 0, now)
+    assert takeover.revoke("a", now) == [EARLIER]
+    assert takeover.awaited == [LATER, OTHER]
+
+
+def test_a_standby_that_lacks_a_decision_says_that_the_coordinator_alone_can_go_on():
+    """A member has stored that this standby is out, and asks it for news as it asks all locators."""
+    takeover, now = takeover_of(profile(LATER)), 2 * TIMEOUT_US
+    takeover.hear_question(DecisionId(1, 10))
+    told = takeover.problem(now)
+    assert "lacks decision" in told and "goes on when it starts again" in told and "--recover-from-members" in told
+
+
+def joining(remembered: Remembered) -> AgentSession:
+    """A member that has asked to be taken in, and has heard no answer."""
+    session = AgentSession(
+        LATER,
+        host=HOST,
+        port=1,
+        site=1,
+        version="1",
+        process="",
+        remembered=remembered,
+        has_ended=lambda process: False,
+        draw_id=lambda: 4,
+        draw_nonce=lambda: bytes(16),
+    )
+    session.news_failed("nobody coordinates", 2 * TIMEOUT_US)
+    return session
+
+
+def test_a_member_that_has_not_heard_that_it_was_taken_in_promises_to_the_standby_that_says_so():
+    session, now = joining(Remembered(seen=DecisionId(1, 5))), 20 * TIMEOUT_US
+    assert session.word_to_standby(now) is None
+    session.hear_of_standby("n2[1]", encoding.plain_decision_id(DecisionId(1, 9)))
+    address, told = session.word_to_standby(now)
+    assert (address, told["promised"]) == ("n2[1]", 0)
+    session.take_word_of_standby({"round": 7}, now)
+    address, told = session.word_to_standby(now)
+    assert (address, told["promised"]) == ("n2[1]", 7)
+
+
+def test_a_member_that_knows_a_newer_decision_promises_nothing_to_a_locator_that_calls_itself_the_standby():
+    session = joining(Remembered(seen=DecisionId(1, 10)))
+    session.hear_of_standby("n2[1]", encoding.plain_decision_id(DecisionId(1, 9)))
+    assert session.word_to_standby(20 * TIMEOUT_US) is None
+
+
+def test_a_standby_is_shown_when_it_has_stored_that_it_is_one():
+    now = 1_000_000
+    core = Coordinator("n1", (), draw_step=lambda: 1, now_us=now, site_identity="site", member_timeout_us=TIMEOUT_US)
+    core.join(profile(LATER), {}, {}, NO_DECISION, now)
+    core.hear_locator(Follower("n2", "n2[1]", core.site.newest, 0), now)
+    assert core.site.standby == Standby("n2", "n2[1]")
+    assert core.status(now)["standby"] == ""
+    core.hear_locator(Follower("n2", "n2[1]", core.site.newest, 0, is_standby=True), now)
+    assert core.status(now)["standby"] == "n2"
+
+
+# --- a simulated site ---
 
 
 def test_no_two_locators_of_a_simulated_site_decide_whatever_is_killed_and_cut():

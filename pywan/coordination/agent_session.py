@@ -594,11 +594,30 @@ class AgentSession:
     def word_to_standby(self, now_us: int) -> tuple[str, dict[str, Any]] | None:
         """Returns where the standby is, and what it is told now, as the coordinator was not heard for a whole lease.
         None: nothing is told now."""
-        standby, due_us = self.tables.standby, self._word_due_us()
-        if standby is None or due_us is None or now_us < due_us:
+        address, due_us = self._standby_address, self._word_due_us()
+        if not address or due_us is None or now_us < due_us:
             return None
         self.promise.due_us = now_us + REPEAT_US
-        return standby.address, self._fields_to_standby(leaves=False)
+        return address, self._fields_to_standby(leaves=False)
+
+    def hear_of_standby(self, address: str, at: Any) -> None:
+        """A locator that does not coordinate says that it is the standby, and how new its records are, which name this
+        member. The member may not have heard of that, and not even that it was taken in. ProtocolError: what it says
+        cannot be used.
+
+        A member that knows a newer decision believes it not: that may say that this standby is out.
+        """
+        told = encoding.decision_id_of(at)
+        if not self.promise.round and told >= max(self.tables.newest, self.remembered.seen, self.promise.standby_at):
+            self.promise.address, self.promise.standby_at = address, told
+
+    @property
+    def _standby_address(self) -> str:
+        """Where the standby is; empty: there is none, as far as is known."""
+        standby = self.tables.standby
+        if self.promise.address:
+            return self.promise.address
+        return "" if standby is None or standby.is_out or self.me not in self.tables.members else standby.address
 
     def next_news_us(self) -> int:
         """When the next question for news is to be sent, or the next word to the standby."""
@@ -609,8 +628,7 @@ class AgentSession:
 
     def _word_due_us(self) -> int | None:
         """When the standby is told next that the coordinator is not heard. None: there is no reason to."""
-        standby = self.tables.standby
-        if standby is None or standby.is_out or self.me not in self.tables.members:
+        if not self._standby_address:
             return None
         if self.promise.round:
             return self.promise.due_us
@@ -619,10 +637,8 @@ class AgentSession:
 
     def goodbye_to_standby(self) -> tuple[str, dict[str, Any]] | None:
         """The same as this member has ended. It asks nobody anything afterwards."""
-        standby = self.tables.standby
-        if standby is None or standby.is_out or self.me not in self.tables.members:
-            return None
-        return standby.address, self._fields_to_standby(leaves=True)
+        address = self._standby_address
+        return (address, self._fields_to_standby(leaves=True)) if address else None
 
     def _fields_to_standby(self, *, leaves: bool) -> dict[str, Any]:
         return {

@@ -45,6 +45,7 @@ class Standbys:
         # Who may take over. Empty: nobody. The records of a standby that took over name it itself.
         self._bound = "" if standby is None or standby.name == name else standby.name
         self._is_heard = not self._bound  # This run knows from the standby that its own records are the newest.
+        self._knows = bool(self._bound)  # The standby has stored that it is the standby.
         self._stored = 0  # The standby has stored all decisions up to this one.
         self._heard_us = now_us  # When it was heard last.
         self._owed: tuple[int, int] | None = None  # A decision that it has yet to store, and since when.
@@ -108,8 +109,10 @@ class Standbys:
 
     def status(self) -> dict[str, Any]:
         standby = self._site.standby
+        is_named = standby is not None and not standby.is_out and standby.name == self._bound
         return {
-            "standby": "" if standby is None or standby.is_out or standby.name == self._name else standby.name,
+            # One that has not stored that it is the standby would not take over yet.
+            "standby": self._bound if is_named and self._knows else "",
             "standby_stored": self._stored if self._bound else 0,
         }
 
@@ -122,6 +125,7 @@ class Standbys:
         if told.name == self._bound:
             self._is_heard, self._heard_us = True, now_us
             is_known = told.term == self._site.term and self._site.made(told.stored)
+            self._knows = self._knows or (is_known and told.is_standby)
             self._stored = told.stored.number if is_known else 0
             if self._owed is not None and self._stored >= self._owed[0]:
                 self._owed = None
@@ -133,7 +137,7 @@ class Standbys:
         """The file of this run is older than that standby, which may have taken over. Nothing is decided before the
         standby is heard, or is out."""
         if not self._bound and not standby.is_out and standby.name != self._name:
-            self._bound, self._is_heard = standby.name, False
+            self._bound, self._is_heard, self._knows = standby.name, False, True
             self._site.set_standby(standby)
 
     def forget(self) -> None:
@@ -178,7 +182,7 @@ class Standbys:
             self._site.set_standby(Standby(self._bound, told[0].address))
 
     def _name_standby(self, fit: Follower, now_us: int) -> None:
-        self._stored = self._site.number
+        self._stored, self._knows = self._site.number, False
         self._bound, self._heard_us, self._owed = fit.name, now_us, None
         self._site.set_standby(Standby(fit.name, fit.address))
 

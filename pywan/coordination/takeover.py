@@ -4,6 +4,10 @@ A state machine without sockets, disk or clock, in the locator that is the stand
 coordinator has told anybody (pywan.coordination.standbys). It takes over when no member of its records can make the
 coordinator go on without it: each one has promised to ask the coordinator nothing, or is proved to have ended.
 
+A member whose next incarnation is in the records has ended: the coordinator has taken that one in as of its folder. A
+member that the records name need not know of this standby: the coordinator may have been killed before the member heard
+of it. Its question for news tells it (`hear_question`).
+
 Members say first that they have not heard the coordinator for a whole lease. When all have said so, the standby draws a
 *round*, a random number, and asks for promises. A member keeps its promise until the standby says that the round is
 over, or that it coordinates. A round that not all have promised in time is over.
@@ -52,7 +56,8 @@ class Takeover:
         self.members: dict[Incarnation, MemberProfile] = {}
         self._heard_us = now_us  # The coordinator was heard after this moment.
         self._said_us: dict[Incarnation, int] = {}  # When a member said last that it does not hear the coordinator.
-        self._ended: set[Incarnation] = set()  # Members that are proved to have ended.
+        self._ended: set[Incarnation] = set()  # Members that have proved that they have ended.
+        self._replaced: set[Incarnation] = set()  # Members of the records whose later incarnation is there too.
         self._lacks = NO_DECISION  # The newest decision of which a member has told, and which the records lack.
         self.round = 0  # 0: there is none.
         self._round_us = 0  # When it began.
@@ -75,6 +80,9 @@ class Takeover:
             if profile is not None:
                 self.members[member] = profile
         self._ended &= self.members.keys()
+        self._replaced = {
+            Incarnation(member.name, earlier) for member, profile in self.members.items() for earlier in profile.before
+        }
         self._said_us = {each: at for each, at in self._said_us.items() if each in self.members}
         self._end_round()
 
@@ -98,9 +106,13 @@ class Takeover:
         self.tick(now_us)
         return StandbyAnswer(self.round, self.problem(now_us))
 
-    def hear_join(
-        self, profile: MemberProfile, nonces: Mapping[int, bytes], stored: DecisionId, ended: Iterable[Incarnation] = ()
-    ) -> None:
+    def hear_question(self, stored: DecisionId) -> bool:
+        """A member of the records asks for news, or to be taken in: it has not heard that it was. Returns whether it is
+        to tell this locator that it does not hear the coordinator."""
+        self._note_seen(stored)
+        return self.is_standby
+
+    def hear_join(self, profile: MemberProfile, nonces: Mapping[int, bytes], stored: DecisionId) -> None:
         """A member asks to be taken in. It may prove that earlier incarnations of its folder have ended: one process
         locks the folder. It names the newest decision that any of them has heard of."""
         name = profile.incarnation.name
@@ -141,7 +153,7 @@ class Takeover:
         return bool(self.round) and not self._obstacle(now_us) and not self._missing(self._promised)
 
     def _missing(self, heard: Iterable[Incarnation]) -> list[Incarnation]:
-        return sorted(self.members.keys() - self._ended - set(heard))
+        return sorted(self.members.keys() - self._ended - self._replaced - set(heard))
 
     def _heard_lately(self, now_us: int) -> list[Incarnation]:
         return [each for each, at in self._said_us.items() if now_us - at <= SAID_US]
@@ -155,10 +167,14 @@ class Takeover:
         """Whether nobody but members keeps the standby from taking over."""
         return bool(self.round) or self._obstacle(now_us).startswith(_WAITS)
 
+    @property
+    def is_standby(self) -> bool:
+        """Whether this locator may take over, as its records say."""
+        return self.standby is not None and self.standby.name == self.name and not self.standby.is_out
+
     def _obstacle(self, now_us: int) -> str:
         """Why the standby cannot begin to take over; empty: it can."""
-        standby = self.standby
-        if standby is None or standby.name != self.name or standby.is_out or not self.members:
+        if not self.is_standby or not self.members:
             return f"locator {self.name} is not the standby of its coordinator, as far as it knows"
         if self._lacks > self.newest:
             return f"locator {self.name} lacks decision {self._lacks}, of which a member has told: it has {self.newest}"
@@ -176,6 +192,11 @@ class Takeover:
             obstacle = _waits_for("that these promise to ask it nothing", missing)
         if not obstacle:
             return ""
+        if self.is_standby and self._lacks > self.newest:
+            return (
+                f"{obstacle}; the coordinator goes on when it starts again; if it is gone for good, use `start locator"
+                " --recover-from-members`"
+            )
         return (
             f"{obstacle}; it takes over by itself when that is so; if the coordinator is gone for good, revoke members"
             " that are gone too (`revoke member`), or use `start locator --recover-from-members`"

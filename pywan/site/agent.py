@@ -465,7 +465,9 @@ class Agent:
                 question, foreign = session.question(boot_us()), session.foreign
                 identity, term = session.remembered.site_identity, session.remembered.term
             try:
-                reply = self._coordinator.ask(question.op, identity, foreign, question.fields, term)
+                reply = self._coordinator.ask(
+                    question.op, identity, foreign, question.fields, term, self._hear_of_standby
+                )
                 tables = tables_in(reply)
                 with self._changed:
                     self._outcomes.extend(session.take_news(question, reply, tables, boot_us()))
@@ -480,6 +482,10 @@ class Agent:
                     session.news_due_us = boot_us() + RETRY_MAX_US
                 continue
             self._do()
+
+    def _hear_of_standby(self, address: str, at: Any) -> None:
+        with self._changed:
+            self._session.hear_of_standby(address, at)
 
     def _tell_standby(self, address: str, fields: dict[str, Any]) -> None:
         """Says that the coordinator is not heard. The standby may ask for a promise, or coordinate already."""

@@ -89,7 +89,13 @@ class CoordinatorClient:
             )
 
     def ask(
-        self, op: str, identity: str, foreign: Collection[str], fields: dict[str, Any], term: int = 0
+        self,
+        op: str,
+        identity: str,
+        foreign: Collection[str],
+        fields: dict[str, Any],
+        term: int = 0,
+        on_standby: Callable[[str, Any], object] = lambda address, at: None,
     ) -> dict[str, Any]:
         """Asks the coordinator for news, wherever it is. ConnectivityError says why no locator coordinates;
         IncompatibleSystemError, that one speaks a version that does not go with the member's.
@@ -101,6 +107,8 @@ class CoordinatorClient:
                 member in.
             term: The latest term of which the member has heard. A coordinator of an earlier one counts as none.
             fields: Of the question. The coordinator alone gets them: the member's nonce is among them.
+            on_standby: Called with the address of a locator that says that it is the standby, and what it says beside.
+                ProtocolError: that cannot be used.
         """
         known = list(dict.fromkeys([*filter(None, [self.address]), *self._locators()]))
         addresses = [each for each in known if str(each) not in foreign] or known
@@ -109,6 +117,8 @@ class CoordinatorClient:
         for address in addresses:  # It gets longer: a locator may name another one.
             try:
                 reply = self._call("news", address, op, fields)
+                if reply.get("decides") is not True and "standby_at" in reply:
+                    on_standby(str(address), reply["standby_at"])
             except NotFoundError:
                 reasons.append(f"locator {address} is of a version without a coordinator")
                 continue

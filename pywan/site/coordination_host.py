@@ -224,7 +224,7 @@ class CoordinationHost:
             self._hear_of_standby(join)
             core = self._decider(request)
             if isinstance(core, dict):
-                return core
+                return {**core, **self._mirror.hear_question(me, join.nonce, max(join.stored, profile.seen))}
             if elsewhere:
                 return {"decides": False, "coordinator": claimed, "address": "", "problem": elsewhere}
             refusal = self._refusal_of(profile, core)
@@ -324,7 +324,7 @@ class CoordinationHost:
         with self._changed:
             core = self._decider(request, is_poll=True)
             if isinstance(core, dict):
-                return core
+                return {**core, **self._mirror.hear_question(me, nonce, stored)}
             if not self._check_speaker(core, me, nonce, peer):
                 core.renew(me, stored, boot_us(), reaches)
                 return self._reply(refused=[each for each in self._driver.act(me) if isinstance(each, Refused)])

@@ -112,6 +112,14 @@ class Mirror:
             self._takeover.hear_join(join.profile, join.nonces_before, join.stored)
             self._take_over_if_due()
 
+    def hear_question(self, me: Incarnation, nonce: bytes | None, stored: DecisionId) -> dict[str, Any]:
+        """A member asks for news, or to be taken in, and this locator does not coordinate. Returns what the answer says
+        of it: that it may take over, as its records say, which have that member too."""
+        takeover = self._takeover
+        if takeover is None or not is_proved(takeover.members.get(me), nonce) or not takeover.hear_question(stored):
+            return {}
+        return {"standby_at": encoding.plain_decision_id(takeover.newest)}
+
     def revoke(self, name: str) -> list[Incarnation]:
         """An operator says that a member is gone for good, for which a takeover waits. Returns its incarnations."""
         takeover = self._takeover
@@ -208,7 +216,6 @@ class Mirror:
             where = parse_locators(choice.address)[0]
         except (ConfigurationError, IndexError):
             return None
-        standby = takeover.standby
         return where, {
             "locator": choice.name,
             "address": str(self._address()),
@@ -216,7 +223,7 @@ class Mirror:
             "term": choice.term,
             "stored": encoding.plain_decision_id(takeover.newest),
             "records_term": takeover.term,
-            "is_standby": standby is not None and standby.name == choice.name and not standby.is_out,
+            "is_standby": takeover.is_standby,
         }
 
     def _exchange(self, where: Address, fields: dict[str, Any], sent_us: int) -> bool:

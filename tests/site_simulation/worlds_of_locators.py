@@ -157,7 +157,7 @@ class Locator(Node):
             )
             for store in self.journal:
                 self.takeover.stored(store, is_whole=False)
-        takeover, sent_us, standby = self.takeover, self.clock(), self.takeover.standby
+        takeover, sent_us = self.takeover, self.clock()
         request = {
             "op": "mirror",
             "locator": self.name,
@@ -165,7 +165,7 @@ class Locator(Node):
             "term": choice.term,
             "stored": encoding.plain_decision_id(takeover.newest),
             "records_term": takeover.term,
-            "is_standby": standby is not None and standby.name == self.name and not standby.is_out,
+            "is_standby": takeover.is_standby,
         }
         self.world.network.ask(
             self,
@@ -241,6 +241,19 @@ class Locator(Node):
                 self.lead(self.choice.term + 1)
         reply({"leads": self.choice.leads, "round": told.round, "term": self.choice.term})
 
+    def _told_of_standby(self, op: str, request: dict[str, Any]) -> dict[str, Any]:
+        if self.takeover is None or op == "coordination-ask":
+            return {}
+        if op == "coordination-join":
+            join = join_of(request)
+            me, nonce, stored = join.profile.incarnation, join.nonce, max(join.stored, join.profile.seen)
+        else:
+            me, nonce = encoding.incarnation_of(request["me"]), request["nonce"]
+            stored = encoding.decision_id_of(request["stored"])
+        if not is_proved(self.takeover.members.get(me), nonce) or not self.takeover.hear_question(stored):
+            return {}
+        return {"standby_at": encoding.plain_decision_id(self.takeover.newest)}
+
     def _on_member(self, op: str, request: dict[str, Any], reply: Reply) -> None:
         core, now = self.core, self.clock()
         if op == "coordination-join" and self.takeover is not None and not self.choice.leads:
@@ -248,7 +261,7 @@ class Locator(Node):
             self.takeover.hear_join(join.profile, join.nonces_before, join.stored)
         is_poll = op == "coordination-poll"
         if core is None or not self.choice.leads or request["term"] > self.choice.term:
-            reply({"decides": False})
+            reply({"decides": False, **self._told_of_standby(op, request)})
             return
         if not core.standbys.may_decide and not (is_poll and core.standbys.is_ending):
             reply({"decides": False})
@@ -376,6 +389,8 @@ class Member(Node):
                 self.session.news_failed("nobody coordinates", self.clock())
 
         def heard(reply: dict[str, Any]) -> None:
+            if "standby_at" in reply:
+                self.session.hear_of_standby(names[0], reply["standby_at"])
             if reply.get("decides") is not True or reply.get("term", 0) < self.session.remembered.term:
                 failed()
                 return
