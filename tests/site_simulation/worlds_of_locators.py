@@ -594,7 +594,9 @@ class Locators:
                 member = self.members[each.name]
                 known = dict(self.folders.get(each.name, Remembered()).nonces)
                 if member.is_dead or (each != member.session.me and each.member_id not in known):
-                    self.statistics["incarnations that were revoked"] += len(takeover.revoke(each.name, locator.clock()))
+                    self.statistics["incarnations that were revoked"] += len(
+                        takeover.revoke(each.name, locator.clock())
+                    )
 
     def _restart(self) -> None:
         node = self.rng.choice(self._all())
