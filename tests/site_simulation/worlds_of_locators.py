@@ -23,7 +23,7 @@ from pywan.coordination.messages import Refused
 from pywan.coordination.proofs import is_proved, with_proved
 from pywan.coordination.records import follower_of, plain_records, records_of
 from pywan.coordination.requests import read_requests, take_requests
-from pywan.coordination.tables import NO_DECISION, DecisionId, Incarnation, Kind, RegionAttributes
+from pywan.coordination.tables import NO_DECISION, DecisionId, Incarnation, Kind, Reach, RegionAttributes
 from pywan.coordination.takeover import StandbyAnswer, Takeover
 from pywan.errors import PywanError
 
@@ -101,8 +101,17 @@ class Locator(Node):
             elif getattr(action, "to", None) == me and isinstance(getattr(action, "message", None), Refused):
                 refused.append(action.message)  # type: ignore[union-attr]
             elif hasattr(action, "member"):
-                self.core.not_probed(action.member.incarnation)
+                self.after_us(20 * MS, functools.partial(self._probe, self.core, action.member.incarnation))
         return refused
+
+    def _probe(self, core: Coordinator, member: Incarnation) -> None:
+        """A process that has ended refuses. One that is there may be cut off, so its answer says nothing."""
+        if self.core is core:
+            if self.world.is_there(member):
+                core.not_probed(member)
+            else:
+                core.probed(member, Reach.REFUSED, self.clock())
+            self.act()
 
     def pump(self) -> None:
         waiting, self._waiting_for = self._waiting_for, []
@@ -281,6 +290,14 @@ class Locator(Node):
             me = join.profile.incarnation
             known = core.site.members.get(me)
             assert known is None or is_proved(known, join.nonce)
+            if join.ended is not None:
+                earlier = core.site.members.get(join.ended)
+                of_folder = is_proved(earlier, join.nonces_before.get(join.ended.member_id))
+                refusal = core.ended(join.ended, me, now, is_proved=of_folder)
+                if refusal is not None:
+                    self.act()
+                    reply({**fields, "refused": [encoding.plain_refused(refusal)]})
+                    return
             profile = with_proved(join.profile, join.nonces_before, core.site.members)
             core.join(profile, join.regions, join.holdings, join.stored, now)
             refusals = self.act(me)
@@ -325,15 +342,16 @@ class Member(Node):
         super().__init__(world.simulation, name)
         self.world = world
         rng = world.simulation.rng
+        self.process = process = f"{name}/{rng.randrange(1 << 32)}/1"
         self.session = AgentSession(
             Incarnation(name, rng.randrange(1 << 32)),
             host="127.0.0.1",
             port=1,
             site=1,
             version="1",
-            process=f"{name}/{rng.randrange(1 << 32)}/1",
+            process=process,
             remembered=world.folders.get(name, Remembered()),
-            has_ended=lambda process: False,
+            has_ended=lambda process: not world.is_running(process),
             draw_id=lambda: rng.randrange(1 << 32),
             draw_nonce=lambda: rng.randbytes(16),
         )
@@ -444,6 +462,14 @@ class Locators:
 
     def start_member(self, name: str) -> None:
         self.members[name] = self.network.nodes[name] = Member(self, name)
+
+    def is_there(self, member: Incarnation) -> bool:
+        """Whether the incarnation lives."""
+        node = self.members[member.name]
+        return not node.is_dead and node.session.me == member
+
+    def is_running(self, process: str) -> bool:
+        return any(each.process == process and not each.is_dead for each in self.members.values())
 
     # --- what has to hold ---
 
