@@ -273,7 +273,7 @@ def test_no_two_locators_of_a_simulated_site_decide_whatever_is_killed_and_cut()
 )
 def test_the_simulated_site_shows_when_a_rule_is_left_out(rule, monkeypatch):
     monkeypatch.setattr(*rule)
-    for seed in range(1, 40):
+    for seed in range(50, 140):  # About one in 30 shows it.
         try:
             Locators(seed).run()
         except Broken as error:
