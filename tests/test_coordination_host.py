@@ -38,7 +38,7 @@ def test_the_first_locator_of_a_site_coordinates_and_the_second_names_it(tmp_pat
     with locator("z", dir=tmp_path) as first, locator("a", dir=tmp_path, locators=str(first.address)) as second:
         eventually(lambda: coordination(second)["coordinator"] == "z")
         assert coordination(first)["decides"] and not coordination(second)["decides"]
-        assert (tmp_path / "a" / CLAIM_FILE).exists() and not (tmp_path / "a" / JOURNAL_FILE).exists()
+        assert (tmp_path / "a" / CLAIM_FILE).exists() and (tmp_path / "z" / JOURNAL_FILE).exists()
 
 
 def test_members_with_their_locators_in_different_orders_have_one_coordinator(tmp_path):

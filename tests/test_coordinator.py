@@ -51,6 +51,7 @@ from pywan.coordination.tables import (
     MemberProfile,
     Reach,
     RegionAttributes,
+    Standby,
 )
 from pywan.errors import DiskAccessError, IllegalStateError, ProtocolError
 
@@ -1741,7 +1742,7 @@ def test_a_region_of_one_member_is_one_run():
 def tables_with(*runs: object) -> list:
     """The parts of tables with these runs of buckets."""
     head = encoding.plain_tables(Tables(0, DecisionId(1, 1), "L", "site", 0, None, (), ()))[0]
-    return [[*head[:-1], len(runs)], *runs]
+    return [[*head[:7], len(runs), *head[8:]], *runs]
 
 
 @pytest.mark.parametrize("run", [["data", 0, 0, None], ["data", 0, 2**40, None], ["data", -1, 1, None], ["data", 0, 1]])
@@ -1840,6 +1841,17 @@ def test_a_journal_keeps_the_newest_decision_about_each_bucket_however_runs_over
         (store,) = journal.read()
         journal.close()
     assert dict(store.buckets) == expected and len(store.buckets) == len(expected)
+
+
+def test_a_journal_keeps_the_standby_and_the_term(tmp_path):
+    path = tmp_path / "decisions"
+    store = Store(DecisionId(7, 1), 1, ((7, 1),), "site", (), REGIONS, ())
+    journal = Journal(path)
+    journal.append(store)
+    assert [(each.standby, each.term) for each in journal.read()] == [(None, 0)]
+    journal.append(replace(store, standby=Standby("n2", "n2[1]"), term=3))
+    journal.close()
+    assert [(each.standby, each.term) for each in Journal(path).read()] == [(Standby("n2", "n2[1]"), 3)]
 
 
 def test_a_journal_that_is_damaged_or_newer_is_refused_by_name(tmp_path):

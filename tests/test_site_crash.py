@@ -14,6 +14,7 @@ from site_crash.decisions import BucketOf, Lives, note_lost_file
 from site_crash.faults import FAULTS
 from site_crash.history import Call, KeyOf, bucket_of, violations
 from site_crash.layouts import LAYOUTS
+from site_crash.locators import run_locators
 from site_crash.rest import why_no_rest
 
 K = KeyOf("data", "k")
@@ -27,6 +28,14 @@ def test_every_answer_fits_one_order_whatever_happens_to_the_processes():
     counts = run(7, 4, faults=("kill", "two", "rolling", "kill-copies"), layouts=("copies-1",))
     assert counts["rounds"] == 4 and counts["operations"] > 100
     assert counts["keys linearizable"] and not counts["keys violation"]
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.long)])
+def test_two_locators_never_both_decide_whichever_is_killed(rounds):
+    counts, _ = run_locators(7, rounds)
+    assert counts["rounds"] == rounds and counts["takeovers"] and counts["operations"] > 100
+    assert not counts["keys violation"]
 
 
 @pytest.mark.whole

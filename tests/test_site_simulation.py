@@ -10,8 +10,9 @@ import pytest
 
 from pywan import _core
 from pywan.copies.region_copies import RegionCopies
+from site_simulation.broken import Broken
 from site_simulation.kinds import EACH, KINDS, OWN_KINDS, kind_of, make_world, what_did_not_happen
-from site_simulation.world import Broken, SiteWorld
+from site_simulation.world import SiteWorld
 
 SEEDS = int(os.environ.get("SITE_SEEDS", "25"))
 FIRST = int(os.environ.get("SITE_FIRST", "1"))

@@ -8,7 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
-from pywan.coordination.tables import Bucket, BucketKey, DecisionId, Incarnation, MemberProfile, RegionAttributes
+from pywan.coordination.tables import (
+    Bucket,
+    BucketKey,
+    DecisionId,
+    Incarnation,
+    MemberProfile,
+    RegionAttributes,
+    Standby,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,8 @@ class Store:
     members: tuple[tuple[Incarnation, MemberProfile | None], ...]
     regions: tuple[tuple[str, RegionAttributes | None], ...]
     buckets: tuple[tuple[BucketKey, Bucket | None], ...]
+    standby: Standby | None = None
+    term: int = 0  # How often another locator has taken the coordination over.
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,11 @@ from pywan.base.nonces import mark_of
 from pywan.coordination import encoding, plain
 from pywan.coordination.asked import Asked, Request, RequestKey
 from pywan.coordination.claims import Claim, in_words, pairs_of_two_sites
-from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
+from pywan.coordination.messages import REASON_MAX, MayLeave, Refused, StillNeeded, Tables
+from pywan.coordination.promise import REPEAT_US, Promise, round_of
 from pywan.coordination.proofs import plain_nonces
 from pywan.coordination.tables import (
+    DRIFT_DIVISOR,
     INCARNATIONS_KEPT,
     MEMBER_TIMEOUT_US,
     NO_DECISION,
@@ -31,7 +33,9 @@ from pywan.coordination.tables import (
     Learner,
     MemberProfile,
     RegionAttributes,
+    Standby,
 )
+from pywan.errors import ProtocolError
 
 log = logging.getLogger("pywan.agent")
 
@@ -50,6 +54,7 @@ class SiteTables:
     def __init__(self) -> None:
         self.newest = NO_DECISION
         self.coordinator = ""
+        self.standby: Standby | None = None  # The locator that may take over.
         self.members: dict[Incarnation, MemberProfile] = {}
         self.regions: dict[str, RegionAttributes] = {}
         self.buckets: dict[BucketKey, Bucket] = {}
@@ -72,7 +77,7 @@ class SiteTables:
                 regions=(*tables.regions, *((name, None) for name in self.regions if name not in regions)),
                 buckets=(*tables.buckets, *((key, None) for key in self.buckets if key not in buckets)),
             )
-        self.newest, self.coordinator = tables.newest, tables.coordinator
+        self.newest, self.coordinator, self.standby = tables.newest, tables.coordinator, tables.standby
         if tables.members is not None:
             self.members = {each.incarnation: each for each in tables.members}
         for name, attributes in tables.regions:
@@ -112,6 +117,8 @@ class Remembered:
     incarnations: tuple[int, ...] = ()  # The member ids of those that have used the folder, the newest last.
     # Of those, with the nonce that each drew: so the next one proves that it is of the same folder.
     nonces: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
+    term: int = 0  # How often another locator has taken the coordination over. One of an earlier term does not count.
+    standby: Standby | None = None  # The locator that may take over. A coordinator with an older file hears of it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +171,7 @@ class _News:
     lease_us: int
     refused: tuple[Refused, ...]
     leaving: list[MayLeave | StillNeeded]
+    term: int
 
     @classmethod
     def of(cls, reply: Mapping[str, Any], known: Remembered) -> _News:
@@ -174,6 +182,7 @@ class _News:
             encoding.lease_of(reply.get("lease_us", 0)),
             encoding.refusals_of(reply),
             encoding.leaving_of(reply),
+            encoding.term_of(reply.get("term", 0)),
         )
 
 
@@ -231,6 +240,7 @@ class AgentSession:
         self.foreign: frozenset[str] = frozenset()  # Addresses of locators that belong to another site.
         # Of those, address and identity: so each is logged once. At most FOREIGN_TOLD_MAX are, in the member's life.
         self._told_foreign: set[tuple[str, str]] = set()
+        self.promise = Promise()
         self.news_due_us = 0  # When the next question for news is to be sent.
         self.asked = Asked()
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
@@ -242,6 +252,12 @@ class AgentSession:
         self._ended: Incarnation | None = None  # An earlier incarnation that is proved to be gone.
         self._hosted: dict[str, _Hosted] = {}
         self._pause_us = RETRY_US
+
+    @property
+    def away_problem(self) -> str:
+        """Why nobody coordinates, with what the standby says of that. Empty: somebody does."""
+        told = self.promise.problem
+        return f"{self.problem}; {told}" if self.problem and told else self.problem
 
     @property
     def hosted(self) -> list[str]:
@@ -408,7 +424,7 @@ class AgentSession:
 
     def next_request_us(self) -> int | None:
         """When the next request is to be sent; None: nothing is."""
-        return self.asked.next_us() if self.is_joined else None
+        return self.asked.next_us() if self.is_joined and not self.promise.round else None
 
     def take_due(self, now_us: int) -> list[tuple[RequestKey, Request]]:
         """Returns the requests that are to be sent now, in one message (`encoded_requests`)."""
@@ -417,7 +433,12 @@ class AgentSession:
     def encoded_requests(self, batch: list[tuple[RequestKey, Request]]) -> dict[str, Any]:
         """The fields of the message `coordination-ask`."""
         requests = [each.fields for _, each in batch]
-        return {"me": encoding.plain_incarnation(self.me), "nonce": self._nonce, "requests": requests}
+        return {
+            "me": encoding.plain_incarnation(self.me),
+            "nonce": self._nonce,
+            "term": self.remembered.term,
+            "requests": requests,
+        }
 
     def take_answers(self, batch: list[tuple[RequestKey, Request]], reply: Mapping[str, Any]) -> None:
         """Takes the coordinator's reply to these requests."""
@@ -494,6 +515,7 @@ class AgentSession:
                 "me": encoding.plain_incarnation(self.me),
                 "nonce": self._nonce,
                 "stored": encoding.plain_decision_id(self.tables.newest),
+                "term": self.remembered.term,
                 "reaches": [encoding.plain_incarnation(each) for each in self._reached()],
             }
             return Question("coordination-poll", fields, now_us)
@@ -522,6 +544,8 @@ class AgentSession:
             "nonces_before": plain_nonces(self._nonces.items()),
             "stored": encoding.plain_decision_id(self.tables.newest),
             "coordinator": remembered.coordinator,
+            "term": remembered.term,
+            "standby": encoding.plain_standby(remembered.standby),
             "ended": self._ended and encoding.plain_incarnation(self._ended),
         }
         if self._reports and self.tables.buckets:
@@ -551,6 +575,10 @@ class AgentSession:
         """Takes the coordinator's reply, and its tables as `tables_in` has read them. Returns what is to be done, in
         this order; then comes `settle`. ProtocolError: the reply cannot be used. Then nothing of it was taken."""
         told = _News.of(reply, self.remembered)
+        if told.term < self.remembered.term:
+            raise ProtocolError(f"coordinator {told.coordinator} is of term {told.term}, which is over")
+        self.remembered = replace(self.remembered, term=told.term)
+        self.promise.end()
         self._pause_us, self.news_due_us = RETRY_US, now_us
         take = self._take_join if question.op == "coordination-join" else self._take_poll
         outcomes = take(told, now_us)
@@ -560,6 +588,81 @@ class AgentSession:
         # What was decided is done before the lease is extended: a copy that is out of the set must not go on under it.
         changes = self._take_tables(tables) if tables is not None else []
         return [*changes, *self._extend(question.sent_us, told.lease_us)]
+
+    # --- the standby ---
+
+    def word_to_standby(self, now_us: int) -> tuple[str, dict[str, Any]] | None:
+        """Returns where the standby is, and what it is told now, as the coordinator was not heard for a whole lease.
+        None: nothing is told now."""
+        address, due_us = self._standby_address, self._word_due_us()
+        if not address or due_us is None or now_us < due_us:
+            return None
+        self.promise.due_us = now_us + REPEAT_US
+        return address, self._fields_to_standby(leaves=False)
+
+    def hear_of_standby(self, address: str, at: Any) -> None:
+        """A locator that does not coordinate says that it is the standby, and how new its records are, which name this
+        member. The member may not have heard of that, and not even that it was taken in. ProtocolError: what it says
+        cannot be used.
+
+        A member that knows a newer decision believes it not: that may say that this standby is out.
+        """
+        told = encoding.decision_id_of(at)
+        if not self.promise.round and told >= max(self.tables.newest, self.remembered.seen, self.promise.standby_at):
+            self.promise.address, self.promise.standby_at = address, told
+
+    @property
+    def _standby_address(self) -> str:
+        """Where the standby is; empty: there is none, as far as is known."""
+        standby = self.tables.standby
+        if self.promise.address:
+            return self.promise.address
+        return "" if standby is None or standby.is_out or self.me not in self.tables.members else standby.address
+
+    def next_news_us(self) -> int:
+        """When the next question for news is to be sent, or the next word to the standby."""
+        word_due_us = self._word_due_us()
+        if word_due_us is None or self.promise.round:
+            return self.news_due_us if word_due_us is None else word_due_us
+        return min(self.news_due_us, word_due_us)
+
+    def _word_due_us(self) -> int | None:
+        """When the standby is told next that the coordinator is not heard. None: there is no reason to."""
+        if not self._standby_address:
+            return None
+        if self.promise.round:
+            return self.promise.due_us
+        limit_us = self.member_timeout_us + self.member_timeout_us // DRIFT_DIVISOR
+        return max(self.promise.due_us, self.heard_us + limit_us) if self.problem else None
+
+    def goodbye_to_standby(self) -> tuple[str, dict[str, Any]] | None:
+        """The same as this member has ended. It asks nobody anything afterwards."""
+        address = self._standby_address
+        return (address, self._fields_to_standby(leaves=True)) if address else None
+
+    def _fields_to_standby(self, *, leaves: bool) -> dict[str, Any]:
+        return {
+            "me": encoding.plain_incarnation(self.me),
+            "nonce": self._nonce,
+            "stored": encoding.plain_decision_id(max(self.tables.newest, self.remembered.seen)),
+            "promised": self.promise.round,
+            "term": self.remembered.term,
+            "leaves": leaves,
+        }
+
+    def take_word_of_standby(self, reply: Mapping[str, Any], now_us: int) -> None:
+        """Takes what the standby answers. ProtocolError: it cannot be used."""
+        leads, asked = reply.get("leads") is True, round_of(reply.get("round"))
+        problem = str(reply.get("problem", ""))[:REASON_MAX]
+        if leads:  # What the earlier coordinator still tells does not count any more.
+            term = max(self.remembered.term, encoding.term_of(reply.get("term")))
+            self.remembered = replace(self.remembered, term=term)
+        had, self.promise.round = self.promise.round, 0 if leads else asked
+        self.promise.problem = problem
+        if leads or (had and not asked):
+            self.news_due_us = now_us  # It asks for news again.
+        if asked and asked != had:
+            self.promise.due_us = now_us  # The promise is told at once.
 
     def news_failed(self, problem: str, now_us: int, *, is_refused: bool = False) -> bool:
         """Nobody coordinates, and this is why. Returns whether that is new.
@@ -646,6 +749,7 @@ class AgentSession:
         self.is_joined, self._reports, self.lease_until_us = False, False, 0
         self._ended = earlier
         self.tables = SiteTables()
+        self.promise.end()
         self.asked.clear()
         for each in self._hosted.values():
             each.is_known = False
@@ -669,7 +773,10 @@ class AgentSession:
         incarnations = (*others, self.me.member_id)[-INCARNATIONS_KEPT:]
         known = {**self._nonces, self.me.member_id: self._nonce}
         nonces = tuple((each, known[each]) for each in incarnations if each in known)
-        self.remembered = Remembered(tables.coordinator, tables.site_identity, tables.newest, incarnations, nonces)
+        term = self.remembered.term
+        self.remembered = Remembered(
+            tables.coordinator, tables.site_identity, tables.newest, incarnations, nonces, term, tables.standby
+        )
         return [Changed(changes)]
 
     def _extend(self, sent_us: int, lease_us: int) -> list[Outcome]:

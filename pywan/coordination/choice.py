@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from pywan.base.lines import OncePerMinute
 from pywan.base.names import check_name
+from pywan.coordination import encoding
 from pywan.coordination.claims import CLAIM_FILE, JOURNAL_FILE, MAX_CHARACTERS
 from pywan.errors import ProtocolError
 
@@ -33,7 +34,8 @@ class Named(NamedTuple):
     name: str
     address: str  # Where it has answered. Empty: it is this locator itself.
     identity: str
-    decided: bool  # It has decided something. Nobody gives way then.
+    decided: bool  # It has decided something. Nobody gives way then, but to one of a later term.
+    term: int = 0
 
 
 class Choice:
@@ -50,6 +52,8 @@ class Choice:
         self.coordinator = ""  # The name of the locator that coordinates. Empty: nobody knows yet.
         self.address = ""
         self.identity = ""
+        # How often another locator has taken the site over, as far as this one knows. The latest one coordinates.
+        self.term = 0
         self._conflict = ""  # Two locators claim to coordinate.
         self._unheard = ""  # Others name a coordinator, and that has not answered this locator yet.
         self._lines = OncePerMinute()
@@ -66,9 +70,15 @@ class Choice:
     def problem(self) -> str:
         return self.rival or self._conflict or self._unheard
 
-    def lead(self, address: str) -> None:
-        """The locator coordinates from now on."""
+    def lead(self, address: str, term: int | None = None) -> None:
+        """The locator coordinates from now on. `term`: it has taken over, and this is its term."""
         self.coordinator, self.address = self.name, address
+        self.term = self.term if term is None else term
+        self._rival_name = self.rival = self._conflict = ""
+
+    def give_lead(self, name: str, address: str) -> None:
+        """Another locator coordinates from now on, as this one says, which has coordinated."""
+        self.coordinator, self.address, self.term = name, address, self.term + 1
 
     def leads_among(self, undecided: list[str], named: str) -> bool:
         """Whether this locator is to coordinate.
@@ -89,6 +99,7 @@ class Choice:
             "coordinator": self.coordinator,
             "coordinator_address": self.address,
             "site_identity": self.identity,
+            "term": self.term,
             "decided": has_decided or (self.coordinator not in ("", self.name)),
             "recovers": self.recovers,
         }
@@ -114,7 +125,11 @@ class Choice:
         locator = check_name(answer.get("locator"), "a locator", ProtocolError)
         if not isinstance(identity, str) or len(identity) > MAX_CHARACTERS:
             raise ProtocolError(f"what locator {locator} says of the coordinator {name} cannot be used")
-        told = Named(name, asked_at if name == locator else "", identity, answer.get("decided") is True)
+        term = encoding.term_of(answer.get("term", 0))
+        told = Named(name, asked_at if name == locator else "", identity, answer.get("decided") is True, term)
+        if term > self.term and name == self.name and locator == self.coordinator and identity == self.identity:
+            self.term = term  # The coordinator has handed over, and this locator has not heard its answer.
+            return Step.LEAD
         self._see_rival(locator, told, has_decided=has_decided, now_us=now_us)
         if name not in (locator, self.name):
             return None
@@ -127,6 +142,16 @@ class Choice:
         A locator that has decided nothing gives way. Nobody gives way who has: an operator has to say which one goes.
         """
         mine, name = self.coordinator, told.name
+        if told.term > self.term and self.identity in ("", told.identity):
+            if name == self.name:  # It has coordinated, and has lost its file.
+                self.term = told.term
+            elif mine == self.name and self.recovers:
+                self.term = told.term + 1  # An operator has said so.
+                return None
+            elif told.decided:
+                return self._follow(told, now_us)
+        elif told.term < self.term and told.identity == self.identity:
+            return None  # It has not heard yet who has taken over.
         if name == mine:
             self._conflict = ""
             known = (self.address, self.identity or told.identity)
@@ -147,6 +172,8 @@ class Choice:
 
     def _follow(self, told: Named, now_us: int) -> Step:
         self.coordinator, self.address, self.identity = told.name, told.address, told.identity
+        self.term = max(told.term, self.term)
+        self._rival_name = self.rival = self._conflict = ""
         if self._lines.is_due(told.name, "coordinates", now_us):
             log.info("locator %s: locator %s coordinates site %d", self.name, told.name, self.site)
         return Step.FOLLOW
@@ -165,6 +192,7 @@ class Choice:
 
     def _see_rival(self, locator: str, told: Named, *, has_decided: bool, now_us: int) -> None:
         is_rival = told.decided and told.name == locator and self.leads and has_decided
+        is_rival = is_rival and (told.term == self.term or told.identity != self.identity)
         if not is_rival or (told.name, told.identity) == (self.name, self.identity):
             if locator == self._rival_name:
                 self._rival_name = self.rival = ""

@@ -13,12 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from pywan.coordination import proofs
 from pywan.coordination.actions import Action, Store
 from pywan.coordination.admission import Admission
 from pywan.coordination.asked_moves import UNDER_WAY, AskedMoves, MoveAnswer, MoveRequest
 from pywan.coordination.candidates import Candidates
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.handovers import Handovers
+from pywan.coordination.joins import Join
 from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.lives import Lives
@@ -31,6 +33,7 @@ from pywan.coordination.recovery import Recovery
 from pywan.coordination.regions import Regions
 from pywan.coordination.reports import Reports
 from pywan.coordination.silence import Silence
+from pywan.coordination.standbys import Follower, Standbys
 from pywan.coordination.status import status_of_members, status_of_site, waiting_regions
 from pywan.coordination.succession import Succession
 from pywan.coordination.tables import (
@@ -46,6 +49,7 @@ from pywan.coordination.tables import (
     MemberProfile,
     Reach,
     RegionAttributes,
+    Standby,
 )
 from pywan.coordination.telling import Telling
 
@@ -82,6 +86,8 @@ class Coordinator:
         self.liveness = liveness = Liveness(
             site, outbox, member_timeout_us=member_timeout_us, machine=machine, now_us=now_us
         )
+        self.standbys = Standbys(site, name, member_timeout_us=member_timeout_us, now_us=now_us)
+        self._has_waited = False  # Nothing could be decided when `tick` was called last.
         first_us = now_us + liveness.wait_us
         self.silence = silence = Silence(site.members, first_us)
         self.reports = reports = Reports(site, liveness)
@@ -200,12 +206,39 @@ class Coordinator:
         self._telling.hear_stored(me, stored.number)
         if reaches is not None:
             self.liveness.hear_reached(me, reaches)
+        if has_more:
+            self.standbys.hear_member(stored.number, now_us)
+        if not self.standbys.may_decide:
+            self.liveness.hear(me, now_us)
+            return
         self._hear(me, now_us)
         if has_more:
             self._succession.stored_more(me)
             self._succession.finish_removals()
             self._regions.let_in(now_us)
         self._goes_on_us = now_us
+
+    def hear_of_standby(self, join: Join) -> None:
+        """A member that asks to be taken in names who may take over, or has done so. If it knows decisions that are
+        lost here, this run has a file of a time before. The member is believed if the file names it, or an earlier
+        incarnation of its folder."""
+        me = join.profile.incarnation
+        nonces = {**join.nonces_before, me.member_id: join.nonce}
+        is_known = any(proofs.is_proved(self.site.members.get(me._replace(member_id=n)), nonces[n]) for n in nonces)
+        standby = join.standby
+        if join.term > self.site.term and join.coordinator:
+            standby = Standby(join.coordinator, "")
+        is_late = join.term < self.site.term  # An operator, or a takeover, has ended what it knows.
+        seen = join.stored, join.profile.seen
+        if standby is not None and is_known and not is_late and any(map(self._is_lost, seen)):
+            self.standbys.hear_of(standby)
+
+    def hear_locator(self, told: Follower, now_us: int) -> None:
+        """Another locator, which keeps the records too, says how far it is."""
+        is_lost = self.standbys.names_unknown(told) and self.site.has_room_above(told.stored)
+        self.standbys.hear(told, now_us)
+        if is_lost:
+            self._rise_above([told.stored], now_us)
 
     def _hear(self, me: Incarnation, now_us: int) -> None:
         self.silence.end_for(me)
@@ -391,9 +424,13 @@ class Coordinator:
 
     def tick(self, now_us: int) -> None:
         """Does what is due: leases that are over, copies that are to be made again."""
-        if self._due_us is not None and now_us - self._due_us > self.member_timeout_us // 4:
+        self.standbys.tick(now_us)
+        if not self.standbys.may_decide:
+            self._has_waited = True
+            return
+        if self._has_waited or (self._due_us is not None and now_us - self._due_us > self.member_timeout_us // 4):
             self.liveness.wait_anew(now_us)
-        self._due_us = None
+        self._due_us, self._has_waited = None, False
         self.silence.tick(now_us)
         for member in self.liveness.end_leases(now_us):
             self._give_up(member, now_us)
@@ -419,6 +456,9 @@ class Coordinator:
 
     def next_us(self) -> int | None:
         """When `tick` is to be called next though nobody asks for anything; UNTIMED: at once; None: never."""
+        if not self.standbys.may_decide:
+            self._due_us = None
+            return self.standbys.next_us()
         silence_us, moves_us = self.silence.next_us(), self._moves.next_us()
         is_silent = silence_us is not None
         due = [*self._lives.times_us()]
@@ -429,6 +469,8 @@ class Coordinator:
             self._due_us = None
             return UNTIMED
         due += self.liveness.times_us()
+        if (standby_us := self.standbys.next_us()) is not None:
+            due.append(standby_us)
         due += [silence_us] if silence_us is not None else [] if moves_us is None else [moves_us]
         self._due_us = min(due, default=None)
         return self._due_us
@@ -459,6 +501,10 @@ class Coordinator:
 
     def take_actions(self) -> list[Action]:
         """What the driver is to do now, in this order. Every decision made since the last call is stored first."""
+        if not self.standbys.may_decide:
+            self._telling.tell_all()
+            actions, store = self._outbox.take(), self.site.take_store()
+            return actions if store is None else [store, *actions]
         if self._goes_on_us is not None:
             now_us, self._goes_on_us = self._goes_on_us, None
             self._go_on(now_us)
@@ -509,6 +555,7 @@ class Coordinator:
         """What an operator sees, as plain values."""
         return {
             **status_of_site(self.site, self.silence, now_us),
+            **self.standbys.status(),
             "lost_buckets": self.lost_buckets,
             "waiting_regions": waiting_regions(self.site, self.liveness),
             "members": status_of_members(self.site, self.silence, self.liveness, self.reports, self._leavers, now_us),

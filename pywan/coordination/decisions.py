@@ -23,10 +23,12 @@ from pywan.coordination.tables import (
     Incarnation,
     MemberProfile,
     RegionAttributes,
+    Standby,
     is_role,
 )
 from pywan.errors import IllegalStateError
 
+_STANDBY = object()  # The key of the decisions about the standby.
 GONE_KEPT = 1 << 16  # Entries that have gone, and of which members hear one by one.
 
 
@@ -46,6 +48,8 @@ class Decisions:
         self.run = 0
         self.number = 0
         self.runs: dict[int, int] = {}  # Every run that decided something, with its last decision.
+        self.standby: Standby | None = None  # The locator that may take over.
+        self.term = 0  # How often another locator has taken the coordination over.
         self.members: dict[Incarnation, MemberProfile] = {}
         self.regions: dict[str, RegionAttributes] = {}
         self.buckets: dict[BucketKey, Bucket] = {}
@@ -210,6 +214,10 @@ class Decisions:
         self._decide(member, is_gone=profile is None)
         self._place_member(member, profile)
 
+    def set_standby(self, standby: Standby | None) -> None:
+        self._decide(_STANDBY)
+        self.standby = standby
+
     def set_region(self, region: str, attributes: RegionAttributes | None) -> None:
         self._decide(region, is_gone=attributes is None)
         self._place_region(region, attributes)
@@ -351,23 +359,37 @@ class Decisions:
             tuple((each, self.regions.get(each)) for each in regions),
             tuple((each, self.buckets.get(each)) for each in buckets if each not in undecided),
             () if since else tuple(each for each in buckets if each in undecided),
+            self.standby,
         )
 
     def take_store(self) -> Store | None:
         """What was decided since the last call; None: nothing."""
         if self._stored_through >= self.number:
             return None
-        members, regions, buckets = self._newer(self._stored_through)
+        store = self._behind(self._stored_through, ((self._decided_by, self.number),))
         self._stored_through = self.number
         self._last.forget_gone()
+        return store
+
+    def records(self, stored: DecisionId) -> tuple[Store, bool]:
+        """What a locator lacks that has stored everything up to `stored`, and whether that is all there is: it then
+        takes the place of what the locator has."""
+        is_whole = stored == NO_DECISION or not self.made(stored) or stored.number < self._last.forgotten
+        return self._behind(0 if is_whole else stored.number, tuple(sorted(self.runs.items()))), is_whole
+
+    def _behind(self, since: int, runs: tuple[tuple[int, int], ...]) -> Store:
+        """What was decided behind that number. Behind 0: what there is."""
+        members, regions, buckets = self._newer(since)
         return Store(
             self.newest,
             self.generation,
-            ((self._decided_by, self.number),),
+            runs,
             self.identity,
-            tuple((each, self.members.get(each)) for each in members),
-            tuple((each, self.regions.get(each)) for each in regions),
-            tuple((each, self.buckets.get(each)) for each in buckets),
+            tuple((each, self.members.get(each)) for each in members if since or each in self.members),
+            tuple((each, self.regions.get(each)) for each in regions if since or each in self.regions),
+            tuple((each, self.buckets.get(each)) for each in buckets if since or each in self.buckets),
+            self.standby,
+            self.term,
         )
 
     def _newer(self, since: int) -> tuple[list[Incarnation], list[str], list[BucketKey]]:
@@ -383,7 +405,7 @@ class Decisions:
         self.generation = store.generation
         self.runs.update(store.runs)
         self._stored_through = self.number
-        self.identity = store.site_identity
+        self.identity, self.standby, self.term = store.site_identity, store.standby, store.term
         for incarnation, profile in store.members:
             self._place_member(incarnation, profile)
             self._last.note(incarnation, self.number)

@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pywan.base.names import quoted
 from pywan.coordination import plain
 from pywan.coordination.messages import REASON_MAX, MayLeave, Refused, StillNeeded, Tables, Time
-from pywan.coordination.plain import Most, Name, Range
+from pywan.coordination.plain import Most, Name, Range, Since
 from pywan.coordination.tables import (
     BUCKETS_MAX,
     INCARNATIONS_KEPT,
@@ -39,6 +39,8 @@ from pywan.coordination.tables import (
     RegionName,
     Run,
     RunOfBuckets,
+    Standby,
+    Term,
     Weight,
 )
 from pywan.errors import ProtocolError
@@ -61,6 +63,8 @@ refused_of = plain.record(Refused)
 still_needed_of = plain.record(StillNeeded)
 decision_of = plain.reader(Number, "the number of a decision")
 run_of = plain.reader(Run, "a run of the coordinator")
+term_of = plain.reader(Term, "a term")
+standby_of = plain.record(Standby)
 weight_of = plain.reader(Weight, "local-max-memory")
 lease_of = plain.field_reader(Tables, "lease_us")
 locator_of = plain.field_reader(Tables, "coordinator")
@@ -72,7 +76,7 @@ member_ids_of = plain.reader(Annotated[tuple[MemberId, ...], Most(INCARNATIONS_K
 _lost_of = plain.field_reader(MayLeave, "lost")
 _bucket_of = plain.record(Bucket)
 _run_of_buckets = plain.record(RunOfBuckets)
-_region_and_attributes = plain.reader(tuple[RegionName, RegionAttributes | None], "a region of tables")
+region_and_attributes_of = plain.reader(tuple[RegionName, RegionAttributes | None], "a region of tables")
 _refused_requests = plain.reader(
     Annotated[tuple[tuple[Annotated[int, Range(0, REQUESTS_MAX - 1)], Refused], ...], Most(REQUESTS_MAX)],
     "refused requests",
@@ -172,7 +176,7 @@ def run_of_buckets(value: Any) -> tuple[BucketKey, int]:
     return BucketKey(region, first), count
 
 
-class _Runs:
+class Runs:
     """Reads the runs of one message. What was decided comes in its plain form.
 
     A short message could name more buckets than there is memory for, so those of one message are counted.
@@ -214,6 +218,7 @@ def plain_tables(tables: Tables) -> list[Any]:
         None if members is None else len(members),
         len(regions),
         len(buckets),
+        plain_standby(tables.standby),
     ]
     return [head, *(members or []), *regions, *buckets, *undecided]
 
@@ -229,6 +234,7 @@ class _Head(NamedTuple):
     members: Annotated[int, Range(0, PROFILES_MAX)] | None  # None: they are as they were.
     regions: Annotated[int, Range(0, GONE_MAX)]
     runs: Annotated[int, Range(0, GONE_MAX + BUCKETS_MAX)]
+    standby: Annotated[Standby | None, Since(1)] = None
 
 
 _head_of = plain.record(_Head)
@@ -240,8 +246,8 @@ def tables_of(parts: Iterable[Any]) -> Tables:
     rest = iter(parts)
     head = _head_of(next(rest, None))
     members = None if head.members is None else tuple(map(profile_of, islice(rest, head.members)))
-    regions = tuple(map(_region_and_attributes, islice(rest, head.regions)))
-    reading = _Runs()
+    regions = tuple(map(region_and_attributes_of, islice(rest, head.regions)))
+    reading = Runs()
     buckets: list[tuple[BucketKey, Bucket | None]] = []
     read_runs = 0
     for first, count, told in reading.read(islice(rest, head.runs)):
@@ -264,7 +270,12 @@ def tables_of(parts: Iterable[Any]) -> Tables:
         regions,
         tuple(buckets),
         tuple(undecided),
+        head.standby,
     )
+
+
+def plain_standby(standby: Standby | None) -> list[Any] | None:
+    return None if standby is None else [standby.name, standby.address, standby.is_out]
 
 
 def plain_refused(refused: Refused) -> list[Any]:
@@ -331,7 +342,7 @@ def holdings_of(parts: Iterable[Any], regions: Mapping[str, RegionAttributes]) -
     buckets as these have."""
     found: dict[BucketKey, Holding] = {}
     told = 0
-    for first, count, held in _Runs().read(parts):
+    for first, count, held in Runs().read(parts):
         region = regions.get(first.region)
         if region is None:
             raise ProtocolError(f"holdings name region {first.region}, which is not described")

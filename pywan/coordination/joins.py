@@ -9,7 +9,15 @@ from typing import Any
 from pywan.base.nonces import nonce_of
 from pywan.coordination import encoding, plain
 from pywan.coordination.proofs import nonces_of
-from pywan.coordination.tables import BucketKey, DecisionId, Holding, Incarnation, MemberProfile, RegionAttributes
+from pywan.coordination.tables import (
+    BucketKey,
+    DecisionId,
+    Holding,
+    Incarnation,
+    MemberProfile,
+    RegionAttributes,
+    Standby,
+)
 from pywan.errors import ProtocolError
 
 
@@ -24,6 +32,8 @@ class Join:
     stored: DecisionId
     coordinator: str  # The locator that it knows to coordinate; empty: none.
     ended: Incarnation | None  # Its earlier incarnation, of which it has seen that it is gone.
+    term: int  # The latest one of which it has heard.
+    standby: Standby | None  # The locator that may take over, as far as it knows.
     nonce: bytes | None = field(repr=False)  # None: it tells none, and is not believed.
     nonces_before: dict[int, bytes] = field(repr=False)  # Of earlier incarnations of its folder, by member id.
 
@@ -35,7 +45,7 @@ def join_of(request: Mapping[str, Any]) -> Join:
     regions = encoding.regions_of(request.get("regions", {}))
     coordinator = request.get("coordinator") or ""
     ended = request.get("ended")
-    packed = request.get("holdings")
+    packed, standby = request.get("holdings"), request.get("standby")
     holdings = {} if packed is None else encoding.holdings_of(plain.unpack(packed), regions)
     hosted = {region for region, _ in profile.hosting}
     if not hosted <= regions.keys():
@@ -53,6 +63,8 @@ def join_of(request: Mapping[str, Any]) -> Join:
         stored,
         encoding.locator_of(coordinator) if coordinator else "",
         None if ended is None else encoding.incarnation_of(ended),
+        encoding.term_of(request.get("term", 0)),
+        None if standby is None else encoding.standby_of(standby),
         nonce_of(request.get("nonce")),
         nonces_of(request.get("nonces_before")),
     )

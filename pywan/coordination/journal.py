@@ -25,10 +25,11 @@ _REMEDY = (
     "put a copy of it back, or move it away and use `start locator --recover-from-members`: the members then report"
     " what they know"
 )
-FORMAT = 3  # Of the database, as SQLite's user_version.
+FORMAT = 4  # Of the database, as SQLite's user_version.
 _SCHEMA = """
 CREATE TABLE site (
-    id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, newest BLOB NOT NULL, generation INTEGER NOT NULL
+    id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, newest BLOB NOT NULL, generation INTEGER NOT NULL,
+    standby BLOB, term INTEGER NOT NULL
 );
 CREATE TABLE runs (run INTEGER PRIMARY KEY, last INTEGER NOT NULL);
 CREATE TABLE members (key BLOB PRIMARY KEY, value BLOB NOT NULL);
@@ -83,11 +84,15 @@ class Journal:
         finally:
             os.close(folder)
 
-    def append(self, store: Store) -> None:
-        """Writes what was decided. When it returns, it is on the disk."""
+    def append(self, store: Store, *, is_whole: bool = False) -> None:
+        """Writes what was decided. When it returns, it is on the disk. `is_whole`: it takes the place of all that is
+        there."""
         with self._reasons("written"):
             self._database.execute("BEGIN IMMEDIATE")
             try:
+                if is_whole:
+                    for table in ("runs", "members", "regions", "buckets"):
+                        self._database.execute(f"DELETE FROM {table}")
                 self._write(store)
                 self._database.execute("COMMIT")
             except BaseException:
@@ -98,7 +103,7 @@ class Journal:
     def read(self) -> list[Store]:
         """All that was written, as one `Store`; [] if nothing was."""
         with self._reasons("read"):
-            site = self._database.execute("SELECT identity, newest, generation FROM site").fetchone()
+            site = self._database.execute("SELECT identity, newest, generation, standby, term FROM site").fetchone()
             if site is None:
                 return []
             runs = self._database.execute("SELECT run, last FROM runs ORDER BY run")
@@ -116,6 +121,8 @@ class Journal:
                     for key, value in self._raw("regions")
                 ),
                 tuple(self._buckets()),
+                None if site[3] is None else encoding.standby_of(_unpack(site[3])),
+                encoding.term_of(site[4]),
             )
             _check(store)
             return [store]
@@ -125,9 +132,16 @@ class Journal:
 
     def _write(self, store: Store) -> None:
         execute = self._database.execute
+        standby = None if store.standby is None else _pack(encoding.plain_standby(store.standby))
         execute(
-            "INSERT OR REPLACE INTO site VALUES (0, ?, ?, ?)",
-            (store.site_identity, _pack(encoding.plain_decision_id(store.newest)), store.generation),
+            "INSERT OR REPLACE INTO site VALUES (0, ?, ?, ?, ?, ?)",
+            (
+                store.site_identity,
+                _pack(encoding.plain_decision_id(store.newest)),
+                store.generation,
+                standby,
+                store.term,
+            ),
         )
         self._database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?)", store.runs)
         self._put(

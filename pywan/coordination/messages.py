@@ -18,6 +18,7 @@ from pywan.coordination.tables import (
     Number,
     RegionAttributes,
     RegionName,
+    Standby,
 )
 
 REASON_MAX = 4_000  # Characters of a refusal.
@@ -44,6 +45,7 @@ class Tables:
     buckets: tuple[tuple[BucketKey, Bucket | None], ...]
     # Where `since` is 0: buckets about which this generation has not decided yet. Members keep what they know of them.
     undecided: tuple[BucketKey, ...] = ()
+    standby: Standby | None = None  # The locator that may take over. None: none may.
 
 
 @dataclass(frozen=True, slots=True)

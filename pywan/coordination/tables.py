@@ -53,12 +53,16 @@ LEARNER_BYTES = 6  # At most, of one learner, beside the member.
 # that live, and earlier ones for which buckets wait.
 NAMED_MAX = 16_000
 MARK_BYTES = 32
+ADDRESS_MAX = 300  # Characters of the address of a locator.
 INCARNATIONS_KEPT = 16  # A set of copies may name one that was not the last.
 # The longest time that a coordinator tells. `member-timeout` is at most 600,000 s, and a lease lasts a little longer.
 DELAY_MAX_US = 700_000_000_000
 UNTIMED = 0  # A time: the next tick is to come at once. It was never due at another time, so it is not late.
 MEMBER_TIMEOUT_US = 5_000_000  # The default of `member-timeout`: a member that is silent for so long is lost.
 
+TERM_MAX = (1 << 31) - 1
+
+Term = Annotated[int, Range(0, TERM_MAX)]  # How often another locator has taken the coordination over.
 Run = Annotated[int, Range(0, RUN_MAX)]
 Number = Annotated[int, Range(0, DECISION_MAX)]
 Word = Annotated[int, Range(0, RUN_MAX << 32 | DECISION_MAX)]  # An epoch as one number.
@@ -116,6 +120,15 @@ class DecisionId(NamedTuple):
 
 
 NO_DECISION = DecisionId(0, 0)  # The first run has a number above 0.
+
+
+@dataclass(frozen=True, slots=True)
+class Standby:
+    """The locator that keeps the coordinator's records as well, and may take over from it (docs/decisions/0107)."""
+
+    name: Annotated[str, Name()]
+    address: Annotated[str, Text(ADDRESS_MAX)]  # Where it answers.
+    is_out: bool = False  # It may take over no more, as soon as it or a member has stored that.
 
 
 class Kind(enum.Enum):

@@ -119,10 +119,12 @@ LOCATOR: Mapping[str, Needs] = {
     "coordination-ask": _OF_MEMBERS,
     "coordination-end-site": MANAGES,
     "coordination-join": _OF_MEMBERS,
+    "coordination-mirror": _OF_MEMBERS,
     "coordination-move-bucket": MANAGES,
     "coordination-poll": _OF_MEMBERS,
     "coordination-revoke": MANAGES,
     "coordination-show": LOOKS,
+    "coordination-standby": _OF_MEMBERS,
     "coordination-who": LOOKS,
     "known-sites": LOOKS,
     "locator-join": LOOKS,  # Of a locator of the own site: _OWN_LOCATOR.

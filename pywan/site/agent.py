@@ -37,7 +37,7 @@ from pywan.coordination.agent_session import (
 from pywan.coordination.asked import Request, RequestKey
 from pywan.coordination.claims import Claim
 from pywan.coordination.messages import StillNeeded, Tables
-from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, RegionAttributes
+from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, RegionAttributes, Standby
 from pywan.errors import (
     IllegalStateError,
     IncompatibleSystemError,
@@ -139,6 +139,7 @@ class Agent:
         )
         self._session.away_since_us = boot_us()
         self._coordinator = CoordinatorClient(name, site, locators, way)
+        self._written: tuple[Standby | None, int] = (None, 0)  # Standby and term of which the file knows.
         self._stopping = False
         self._hurries = False  # Nobody waits until other members have taken over.
         self._threads: list[threading.Thread] = []
@@ -239,12 +240,17 @@ class Agent:
             )
         handover = self.hand_over(timeout, on_progress)
         on_handed_over(handover)
+        is_heard = False
         with self._changed:
             if session.is_joined and not self._stopping:
                 goodbye = session.say_goodbye()
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: goodbye.done or self._stopping or session.problem, GOODBYE_S)
+                is_heard = goodbye.done
         self.stop()
+        if not is_heard and (word := session.goodbye_to_standby()) is not None:
+            # The threads have ended: nobody is asked anything any more, and nothing is stored.
+            self._coordinator.say_goodbye(*word)
         return handover
 
     def stop(self) -> None:
@@ -309,7 +315,8 @@ class Agent:
                 "site_identity": session.remembered.site_identity,
                 "joined": session.is_joined,
                 "away_since": None if away is None else time.time() - (now - away) / 1e6,
-                "problem": session.refusal or session.problem,
+                "problem": session.refusal or session.away_problem,
+                "standby": session.tables.standby.name if session.tables.standby is not None else "",
                 "lease_ms": max(session.lease_until_us - now, 0) // 1000,
                 "decision": list(session.tables.newest),
                 "members": [str(each) for each in sorted(session.tables.members)],
@@ -438,12 +445,17 @@ class Agent:
         session = self._session
         while True:
             with self._changed:
-                while not self._stopping and not self._outcomes and (wait_us := session.news_due_us - boot_us()) > 0:
+                while not self._stopping and not self._outcomes and (wait_us := session.next_news_us() - boot_us()) > 0:
                     self._changed.wait(wait_us / 1e6)
                 if self._stopping:
                     return
+                word = session.word_to_standby(boot_us())
             if self._outcomes:  # The thread has failed, and was begun again.
                 self._do()
+                continue
+            if word is not None:
+                self._tell_standby(*word)
+            if session.promise.round or session.news_due_us > boot_us():
                 continue
             claims = self._claims()
             with self._changed:
@@ -451,9 +463,11 @@ class Agent:
                     self._changed.notify_all()
                     continue
                 question, foreign = session.question(boot_us()), session.foreign
-                identity = session.remembered.site_identity
+                identity, term = session.remembered.site_identity, session.remembered.term
             try:
-                reply = self._coordinator.ask(question.op, identity, foreign, question.fields)
+                reply = self._coordinator.ask(
+                    question.op, identity, foreign, question.fields, term, self._hear_of_standby
+                )
                 tables = tables_in(reply)
                 with self._changed:
                     self._outcomes.extend(session.take_news(question, reply, tables, boot_us()))
@@ -469,6 +483,20 @@ class Agent:
                 continue
             self._do()
 
+    def _hear_of_standby(self, address: str, at: Any) -> None:
+        with self._changed:
+            self._session.hear_of_standby(address, at)
+
+    def _tell_standby(self, address: str, fields: dict[str, Any]) -> None:
+        """Says that the coordinator is not heard. The standby may ask for a promise, or coordinate already."""
+        try:
+            reply = self._coordinator.tell_standby(address, fields)
+            with self._changed:
+                self._session.take_word_of_standby(reply, boot_us())
+                self._changed.notify_all()
+        except PywanError as error:
+            log.debug("member %s: the standby does not answer: %s", self.name, error)
+
     def _do(self) -> None:
         """Does what came of the news. What fails is done again: the coordinator does not tell it twice."""
         while self._outcomes:
@@ -476,10 +504,16 @@ class Agent:
                 case Changed(tables):
                     # It counts as stored from the next question on: by then those who use the tables have acted, and
                     # the file says so. It comes second, as calls may wait for a new primary while a slow disk writes.
-                    self._on_change(tables)
                     with self._changed:
                         remembered = self._session.remembered
-                    self._file.write(remembered)
+                    # A member that acts on it must not forget that the earlier standby is out (docs/decisions/0107).
+                    is_first = (tables.standby, remembered.term) != self._written
+                    if is_first:
+                        self._file.write(remembered)
+                        self._written = tables.standby, remembered.term
+                    self._on_change(tables)
+                    if not is_first:
+                        self._file.write(remembered)
                 case Extended(until_us, heard_us):
                     self._on_lease(until_us, heard_us)
                 case GivenUp(me):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Collection
 from typing import Any
@@ -17,10 +18,11 @@ from pywan.errors import (
     ProtocolError,
     PywanError,
 )
-from pywan.transport.control import ControlClient
+from pywan.transport.control import ControlClient, call_once
 from pywan.transport.links import PLAIN, Way
 
 CALL_TIMEOUT_S = 3.0
+GOODBYE_TIMEOUT_S = 1.0  # A member that ends waits so long for the standby.
 PROBLEM_CHARACTERS = 1_000  # Of what a locator says why it decides nothing, so many are shown.
 LED_MAX = 4  # Locators beyond its own to which a member lets itself be led for one question.
 
@@ -61,7 +63,40 @@ class CoordinatorClient:
         """Sends requests to the coordinator where it was. ConnectivityError: it does not answer."""
         return self._call("asks", address, op, fields)
 
-    def ask(self, op: str, identity: str, foreign: Collection[str], fields: dict[str, Any]) -> dict[str, Any]:
+    def tell_standby(self, address: str, fields: dict[str, Any]) -> dict[str, Any]:
+        """Tells the standby that the coordinator is not heard. If it coordinates now, it is asked first from now on.
+        ConnectivityError: it does not answer."""
+        try:
+            where = parse_locators(address)[0]
+        except (ConfigurationError, IndexError):
+            raise ConnectivityError(f"the standby has no address that can be used: {quoted(address)}") from None
+        reply = self._call("standby", where, "coordination-standby", fields)
+        if reply.get("leads") is True:
+            self._found(where)
+        return reply
+
+    def say_goodbye(self, address: str, fields: dict[str, Any]) -> None:
+        """Tells the standby that the member has ended, after `close`. It is told once: an operator can say it too."""
+        with contextlib.suppress(PywanError, IndexError):
+            where = parse_locators(address)[0]
+            call_once(
+                where,
+                "coordination-standby",
+                timeout=GOODBYE_TIMEOUT_S,
+                way=self._way,
+                version=versions.VERSION,
+                **fields,
+            )
+
+    def ask(
+        self,
+        op: str,
+        identity: str,
+        foreign: Collection[str],
+        fields: dict[str, Any],
+        term: int = 0,
+        on_standby: Callable[[str, Any], object] = lambda address, at: None,
+    ) -> dict[str, Any]:
         """Asks the coordinator for news, wherever it is. ConnectivityError says why no locator coordinates;
         IncompatibleSystemError, that one speaks a version that does not go with the member's.
 
@@ -70,7 +105,10 @@ class CoordinatorClient:
             identity: The identity of the member's site. Empty: the member does not know it yet.
             foreign: Locators of another site. They are asked only if all are: then one says why it does not take the
                 member in.
+            term: The latest term of which the member has heard. A coordinator of an earlier one counts as none.
             fields: Of the question. The coordinator alone gets them: the member's nonce is among them.
+            on_standby: Called with the address of a locator that says that it is the standby, and what it says beside.
+                ProtocolError: that cannot be used.
         """
         known = list(dict.fromkeys([*filter(None, [self.address]), *self._locators()]))
         addresses = [each for each in known if str(each) not in foreign] or known
@@ -79,6 +117,8 @@ class CoordinatorClient:
         for address in addresses:  # It gets longer: a locator may name another one.
             try:
                 reply = self._call("news", address, op, fields)
+                if reply.get("decides") is not True and "standby_at" in reply:
+                    on_standby(str(address), reply["standby_at"])
             except NotFoundError:
                 reasons.append(f"locator {address} is of a version without a coordinator")
                 continue
@@ -87,6 +127,10 @@ class CoordinatorClient:
                 continue
             except IncompatibleSystemError as error:
                 incompatible = error
+                continue
+            told_term = reply.get("term", 0)
+            if reply.get("decides") is True and type(told_term) is int and told_term < term:
+                reasons.append(f"locator {address} coordinates in a term that is over: another locator has taken over")
                 continue
             if reply.get("decides") is True:
                 self._found(address)

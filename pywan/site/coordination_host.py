@@ -1,4 +1,4 @@
-"""Owns the requests of members, operators and other locators about the coordination of a site.
+"""Owns the requests of members and operators about the coordination of a site.
 
 Members ask and wait; the locator opens connections to members only to see whether they still listen. What the requests
 mean is the coordinator's, and who coordinates is the choice's. This puts them together.
@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,14 +25,16 @@ from pywan.coordination.asked_moves import MoveRequest
 from pywan.coordination.choice import Choice
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.joins import Join, join_of
-from pywan.coordination.messages import Refused
+from pywan.coordination.messages import Refused, Tables
 from pywan.coordination.proofs import is_proved, with_proved
 from pywan.coordination.requests import read_requests, take_requests
-from pywan.coordination.tables import Incarnation, MemberProfile
+from pywan.coordination.tables import DecisionId, Incarnation, MemberProfile
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.site.coordinator_driver import CoordinatorDriver, Mailbox
 from pywan.site.locator_claims import LocatorClaims
+from pywan.site.mirror import Mirror
 from pywan.site.packed_tables import PackedTables
+from pywan.site.standby_requests import StandbyRequests
 from pywan.transport.links import PLAIN, Links
 
 log = logging.getLogger("pywan.coordinator")
@@ -40,6 +42,7 @@ log = logging.getLogger("pywan.coordinator")
 POLL_S = 0.5  # A member's question for news is answered after so long, if there are none.
 POLLS_A_TIMEOUT = 10  # At least so many. With a short `member-timeout` a question is answered sooner.
 UNDECIDED_WAIT_S = 1.0  # A member that joins is answered after so long at the latest, though nobody coordinates yet.
+STORED_S = 2.5  # An answer waits so long for the standby, which stores first what is told.
 REPORTS_AT_ONCE = 4  # Members that say what they hold, and are read at the same time.
 TAKEN_RETRY_US = 1_000_000  # So soon a member asks again whose incarnation another process has taken.
 
@@ -87,8 +90,16 @@ class CoordinationHost:
         self._claims = LocatorClaims(
             self._choice, self._driver, folder=folder, peers=peers, address=address, way=links.locator
         )
+        self._mirror = Mirror(
+            self._choice, self._driver, self._claims, folder=folder, address=address, way=links.locator
+        )
+        self._driver.before_open = self._mirror.close
+        self._standby = StandbyRequests(
+            self._choice, self._driver, self._claims, self._mirror, site=site, poll_s=self._poll_s
+        )
         self._arrivals = Lines(log)
         self._changed = self._driver.changed  # Guards all of them, and what is below.
+        self._stored = self._driver.stored  # Says that the standby has stored more, or that something was decided.
         # By connection: the member that has proved to be at its other end. One that ends goes (`ended`).
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
         self._reading = threading.BoundedSemaphore(REPORTS_AT_ONCE)
@@ -104,16 +115,21 @@ class CoordinationHost:
             self._claims.begin()
         self._driver.start()
         self._claims.start()
+        self._mirror.start()
 
     def stop(self) -> None:
-        """Ends the threads and closes the file. It may be called twice."""
+        """Hands over to another locator if one has all records. Ends the threads and closes the file. It may be called
+        twice."""
+        self._standby.hand_over()
         self._driver.end_waiting()
+        self._mirror.stop()
         self._claims.stop()
         self._driver.stop()
 
     def handlers(self) -> dict[str, Handle]:
         return {
             "coordination-who": self._on_who,
+            **{op: self._of_version(handle) for op, handle in self._standby.handlers().items()},
             "coordination-join": self._of_version(self._on_join),
             "coordination-poll": self._of_version(self._on_poll),
             "coordination-ask": self._of_version(self._on_ask),
@@ -158,12 +174,31 @@ class CoordinationHost:
         self._claims.hear_request(request)
         return self._claims.claim()
 
-    def _decider(self) -> Coordinator | dict[str, Any]:
+    def _decider(self, request: Mapping[str, Any], *, is_poll: bool = False) -> Coordinator | dict[str, Any]:
         """Returns the coordinator, or the answer of a locator that does not coordinate, or that cannot now. The caller
-        holds the lock."""
+        holds the lock.
+
+        A coordinator that has to wait for its standby, or for a member, decides nothing. It takes what members have
+        stored as soon as that can end the wait (`is_poll`).
+        """
         choice, driver = self._choice, self._driver
+        term = encoding.term_of(request.get("term", 0))
+        if term > choice.term:
+            self._claims.hint()
+            problem = f"another locator has taken over from {choice.coordinator}, and this one has not heard it yet"
+            return {"decides": False, "coordinator": "", "address": "", "problem": problem, "term": choice.term}
         if choice.leads and driver.core is not None:
-            return driver.core
+            core = driver.core
+            if is_poll and core.standbys.is_ending:
+                return core
+            self._stored.wait_for(
+                lambda: core.standbys.may_decide or driver.core is not core or not driver.running, UNDECIDED_WAIT_S
+            )
+            if driver.core is core and core.standbys.may_decide:
+                return core
+            if driver.core is core:
+                problem = core.standbys.problem
+                return {"decides": False, "coordinator": self.name, "address": "", "problem": problem}
         return {
             "decides": False,
             "coordinator": choice.coordinator,
@@ -176,18 +211,20 @@ class CoordinationHost:
     def _on_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         # What members hold may be 100 MB of objects each. So few of those that report are read at the same time.
         with contextlib.nullcontext() if request.get("holdings") is None else self._reading:
-            return self._take_join(join_of(request), peer)
+            return self._take_join(request, join_of(request), peer)
 
-    def _take_join(self, join: Join, peer: tuple[Any, ...]) -> dict[str, Any]:
+    def _take_join(self, request: dict[str, Any], join: Join, peer: tuple[Any, ...]) -> dict[str, Any]:
         profile, claimed = join.profile, join.coordinator
         me = profile.incarnation
         with self._changed:
             # A locator that has just started asks the others first.
             self._changed.wait_for(lambda: self._choice.coordinator or not self._driver.running, UNDECIDED_WAIT_S)
             elsewhere = self._claims.hear_member(claimed) if claimed else ""
-            core = self._decider()
+            self._mirror.hear_join(join)
+            self._hear_of_standby(join)
+            core = self._decider(request)
             if isinstance(core, dict):
-                return core
+                return {**core, **self._mirror.hear_question(me, join.nonce, max(join.stored, profile.seen))}
             if elsewhere:
                 return {"decides": False, "coordinator": claimed, "address": "", "problem": elsewhere}
             refusal = self._refusal_of(profile, core)
@@ -213,7 +250,16 @@ class CoordinationHost:
             self._driver.expect(me)
             self._arrivals.info("locator %s: member %s is in the site's view", self.name, me)
             tables = core.tables(0, core.member_timeout_us)
+            if not self._is_stored(core, tables.newest.number):
+                return self._not_stored(core)
         return self._reply(site_identity=tables.site_identity, tables=self._packed.packed(tables))
+
+    def _hear_of_standby(self, join: Join) -> None:
+        """The caller holds the lock."""
+        core = self._driver.core
+        if core is not None and self._choice.leads:
+            core.hear_of_standby(join)
+            self._driver.act()
 
     def _refusal_of(self, profile: MemberProfile, core: Coordinator) -> Refused | None:
         """Returns why the member is not even brought before the coordinator. None: it is."""
@@ -276,9 +322,9 @@ class CoordinationHost:
         nonce = nonce_of(request.get("nonce"))
         deadline = time.monotonic() + self._poll_s
         with self._changed:
-            core = self._decider()
+            core = self._decider(request, is_poll=True)
             if isinstance(core, dict):
-                return core
+                return {**core, **self._mirror.hear_question(me, nonce, stored)}
             if not self._check_speaker(core, me, nonce, peer):
                 core.renew(me, stored, boot_us(), reaches)
                 return self._reply(refused=[each for each in self._driver.act(me) if isinstance(each, Refused)])
@@ -291,21 +337,59 @@ class CoordinationHost:
                 self._driver.drop_mailbox(me)
                 return self._reply(refused=refused)
             self._wait_for_news(core, mailbox, deadline)
-            still = self._decider()
+            still = self._decider(request, is_poll=True)
             if isinstance(still, dict):
                 return still
-            mail, tables = mailbox.take_mail(), None
+            tables = None
             if mailbox.turn == turn:
                 mailbox.has_news = False
                 self._driver.expect(me)
                 # In a new generation a member hears nothing before it has reported what it knows.
                 if core.may_hear(me):
-                    tables = core.answer(stored.number, core.member_timeout_us)
+                    tables = self._stored_tables(core, stored)
+                if self._driver.core is not core:
+                    return self._not_stored(core)
+            # What waits for the member follows from all that is decided.
+            mail = mailbox.take_mail() if core.standbys.may_tell(core.site.number) else []
         return self._reply(
             refused=[each for each in mail if isinstance(each, Refused)],
             tables=None if tables is None else self._packed.packed(tables),
             **encoding.plain_leaving(mail),
         )
+
+    def _stored_tables(self, core: Coordinator, stored: DecisionId) -> Tables | None:
+        """The tables for a question for news, as soon as the standby has stored what is in them. None: it does not do
+        so in time. The caller holds the lock."""
+        deadline, standbys = time.monotonic() + STORED_S, core.standbys
+        while True:
+            tables = core.answer(stored.number, core.member_timeout_us)
+            number = tables.newest.number
+            if standbys.may_tell_member(number):
+                return tables
+            was_ending, left_s = standbys.is_ending, deadline - time.monotonic()
+            self._stored.wait_for(
+                lambda number=number, was=was_ending: (  # type: ignore[misc]
+                    standbys.may_tell_member(number) or standbys.is_ending != was or self._driver.core is not core
+                ),
+                left_s,
+            )
+            if self._driver.core is not core or left_s <= 0:
+                return None
+            if standbys.may_tell_member(number):
+                return tables
+
+    def _is_stored(self, core: Coordinator, number: int) -> bool:
+        """Returns whether the standby has stored all decisions up to this one: nobody may hear them before. It waits
+        for that a little. The caller holds the lock."""
+        self._stored.wait_for(
+            lambda: core.standbys.may_tell(number) or self._driver.core is not core or not self._driver.running,
+            STORED_S,
+        )
+        return self._driver.core is core and core.standbys.may_tell(number)
+
+    def _not_stored(self, core: Coordinator) -> dict[str, Any]:
+        problem = core.standbys.problem or "the standby has not stored in time what was decided"
+        return {"decides": False, "coordinator": self._choice.coordinator, "address": "", "problem": problem}
 
     def _wait_for_news(self, core: Coordinator, mailbox: Mailbox, deadline: float) -> None:
         """The caller holds the lock. A later question of the same member ends this one."""
@@ -327,7 +411,7 @@ class CoordinationHost:
         )
         nonce = nonce_of(request.get("nonce"))
         with self._changed:
-            core = self._decider()
+            core = self._decider(request)
             if isinstance(core, dict):
                 return core
             if self._check_speaker(core, me, nonce, peer):
@@ -339,6 +423,8 @@ class CoordinationHost:
                 leaving = self._driver.act(me)
             decision = core.site.number
             self._driver.look()
+            if not self._is_stored(core, decision):
+                return self._not_stored(core)
         return {
             "decides": True,
             "coordinator": self.name,
@@ -351,6 +437,7 @@ class CoordinationHost:
         return {
             "decides": True,
             "coordinator": self.name,
+            "term": self._choice.term,
             "lease_us": self._member_timeout_us,
             "refused": [encoding.plain_refused(each) for each in refused or []],
             **fields,
@@ -362,9 +449,19 @@ class CoordinationHost:
         """An operator says that a member, for which buckets wait, never comes back."""
         name = check_name(request.get("name"), "a member's name", ConfigurationError)
         with self._changed:
-            core = self._decider()
+            core = self._decider(request)
             if isinstance(core, dict):
-                return core
+                revoked = self._mirror.revoke(name)
+                return (
+                    core
+                    if not revoked
+                    else {
+                        "decides": True,
+                        "coordinator": core["coordinator"],
+                        "revoked": [str(each) for each in revoked],
+                        "alive": [],
+                    }
+                )
             revoked = core.awaited_incarnations(name)
             if self._lines.is_due(str(peer[0]), f"revoke {name}", boot_us()):
                 log.warning(
@@ -379,6 +476,8 @@ class CoordinationHost:
             self._driver.act()
             self._driver.look()
             alive = sorted(str(each) for each in core.site.members if each.name == name and each not in revoked)
+            if not self._is_stored(core, core.site.number):
+                return self._not_stored(core)
             return {
                 "decides": True,
                 "coordinator": self.name,
@@ -389,7 +488,7 @@ class CoordinationHost:
     def _on_end_site(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         """An operator ends all members of the site: nobody takes over, and all end together."""
         with self._changed:
-            core = self._decider()
+            core = self._decider(request)
             if isinstance(core, dict):
                 return core
             core.end_site(boot_us())
@@ -408,12 +507,14 @@ class CoordinationHost:
         source = request.get("source", "")
         asked = _move_request_of([*(request.get(each) for each in ("region", "bucket", "what", "to")), source])
         with self._changed:
-            core = self._decider()
+            core = self._decider(request)
             if isinstance(core, dict):
                 return core
             answer = core.move_bucket(asked, boot_us())
             self._driver.act()
             self._driver.look()
+            if not self._is_stored(core, core.site.number):
+                return self._not_stored(core)
         return {"decides": True, "coordinator": self.name, "is_done": answer.is_done, "refusal": answer.problem}
 
     def having(self, region: Any) -> list[str]:
@@ -429,17 +530,20 @@ class CoordinationHost:
         """Returns who coordinates, and the tables of the site in numbers, as plain values."""
         with self._changed:
             choice, driver = self._choice, self._driver
+            waits = driver.core.standbys.problem if driver.core is not None else ""
             told: dict[str, Any] = {
                 "locator": self.name,
                 "coordinator": choice.coordinator,
                 "address": choice.address,
                 "site_identity": choice.identity,
-                "decides": choice.leads and driver.core is not None,
-                "problem": driver.problem or choice.problem,
+                "decides": choice.leads and driver.core is not None and driver.core.standbys.may_decide,
+                "problem": driver.problem or choice.problem or waits,
+                "term": choice.term,
                 "folder": str(self._folder) if self._folder is not None else "",
                 "member_timeout_ms": self._member_timeout_us // 1000,
             }
-            return {**told, **driver.core.status(boot_us())} if driver.core is not None else told
+            more = self._mirror.status() if driver.core is None else driver.core.status(boot_us())
+            return {**told, **more}
 
 
 def _teller(request: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,12 +72,15 @@ class CoordinatorDriver:
         self._way = way
         self._lock = threading.RLock()
         self.changed, self._is_due = threading.Condition(self._lock), threading.Condition(self._lock)
+        # Says that the standby has stored more, or that something was decided.
+        self.stored = threading.Condition(self._lock)
         self._wakes_us = 0  # When the thread does the next work that is due.
         self.choice, self.member_timeout_us = choice, member_timeout_us
         self.core: Coordinator | None = None
         self.running = False
         self.problem = ""  # Why nothing can be decided now.
         self._folder = folder
+        self.before_open: Callable[[], object] = lambda: None  # Whoever else has the file closes it.
         self._temporary: Path | None = None
         self._journal: Journal | None = None
         self._may_adopt_identity = False  # This run made the site's identity up, since its file was empty.
@@ -118,6 +122,7 @@ class CoordinatorDriver:
     def open(self) -> None:
         """Reads the file, and goes on where it ends."""
         folder, choice = self._folder, self.choice
+        self.before_open()
         if folder is None:
             folder = self._temporary = self._temporary or Path(tempfile.mkdtemp(prefix="pywan-coordinator-"))
             log.info(
@@ -130,6 +135,7 @@ class CoordinatorDriver:
         journal = Journal(folder / JOURNAL_FILE)
         try:
             stored = journal.read()
+            choice.term = max(choice.term, *(each.term for each in stored), 0)
             self._may_adopt_identity = not stored
             self.core = Coordinator(
                 choice.name,
@@ -143,6 +149,7 @@ class CoordinatorDriver:
         except BaseException:
             journal.close()
             raise
+        self.core.site.term = choice.term
         self._journal, self.problem = journal, ""
         choice.identity = self.core.site.identity
         self._next_poll_us.clear()
@@ -158,6 +165,7 @@ class CoordinatorDriver:
     def _wake_all(self) -> None:
         self.changed.notify_all()
         self._is_due.notify_all()
+        self.stored.notify_all()
         for mailbox in self._mailboxes.values():
             mailbox.arrived.notify_all()
 
@@ -251,6 +259,8 @@ class CoordinatorDriver:
         except DiskAccessError as error:
             self.fail(error)
             raise
+        # A locator waits for what was decided, and answers wait until the standby has stored that.
+        self.stored.notify_all()
         return told
 
     def _tell(self, to: Incarnation, message: Tables | Mail) -> None:

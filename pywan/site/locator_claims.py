@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import threading
@@ -13,9 +14,12 @@ from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.files import FileError, parse_json, read_regular, write_whole
 from pywan.base.names import check_name, is_name, quoted
+from pywan.base.nonces import draw_nonce, fits, mark_of
 from pywan.base.threads import start_essential
+from pywan.coordination import encoding
 from pywan.coordination.choice import Choice, Step
 from pywan.coordination.claims import CLAIM_FILE
+from pywan.coordination.tables import TERM_MAX
 from pywan.errors import ConfigurationError, DiskAccessError, ProtocolError, PywanError
 from pywan.site.coordinator_driver import CoordinatorDriver
 from pywan.transport.control import call_once
@@ -29,6 +33,8 @@ PEERS_INTERVAL_S = 5.0
 UNDECIDED_S = 0.2  # So soon others are asked again while nobody coordinates.
 HINT_GAP_S = 1.0  # No sooner are they asked again because a request says something else than this locator knows.
 STOP_TIMEOUT_S = 5.0
+RECOVERY_TERMS = 1000  # An operator's word counts above takeovers of which this locator has not heard.
+MARKS_MAX = 256  # More than a site has locators.
 
 
 class Round(NamedTuple):
@@ -66,6 +72,9 @@ class LocatorClaims:
         self._file = None if folder is None else folder / CLAIM_FILE
         self._peers, self._address, self._way = peers, address, way
         self._thread: threading.Thread | None = None
+        self._nonce = draw_nonce()  # By which another locator knows that this one asks it for its records.
+        # The other locators of this site that have answered this one, with the marks of their nonces.
+        self._answered: dict[tuple[str, str], bytes] = {}
         self._has_asked = False  # All others were asked once, those that did not answer too.
         self._is_hinted = False  # A request has said something else than this locator knows.
         self._asked_us = 0  # When they were asked last.
@@ -77,6 +86,7 @@ class LocatorClaims:
             self._read(self._file)
         choice = self._choice
         if choice.recovers:
+            choice.term = min(choice.term + RECOVERY_TERMS, TERM_MAX)
             log.warning(
                 "locator %s coordinates site %d from now on, in place of %s: the members tell what was decided",
                 choice.name,
@@ -84,6 +94,8 @@ class LocatorClaims:
                 choice.coordinator or "any other locator",
             )
             self._lead()
+            assert self._driver.core is not None
+            self._driver.core.standbys.forget()
         elif choice.leads:
             self._driver.open()
 
@@ -100,16 +112,59 @@ class LocatorClaims:
 
     def claim(self) -> dict[str, Any]:
         """Returns what this locator tells others."""
+        address = str(self._address())
         with self._driver.changed:
-            return self._choice.claim(has_decided=self._driver.has_decided)
+            told = self._choice.claim(has_decided=self._driver.has_decided)
+        return {**told, "address": address, "mark": mark_of(self._nonce).hex()}
+
+    @property
+    def nonce(self) -> bytes:
+        """Another locator believes a request that has it, as the mark in the claim is that of this nonce."""
+        return self._nonce
+
+    def has_answered(self, locator: str, address: str, nonce: bytes | None) -> bool:
+        """Whether that locator has answered at that address, and has asked with this nonce. If not, the locators are
+        asked soon. The caller holds the lock."""
+        if fits(self._answered.get((locator, address), b""), nonce):
+            return True
+        self.hint()
+        return False
+
+    def hint(self) -> None:
+        """Somebody knows of a later term. The caller holds the lock."""
+        if not self._is_hinted:
+            self._is_hinted = True
+            self._driver.changed.notify_all()
+
+    def take_over(self, term: int) -> None:
+        """The locator coordinates from now on. That is on the disk before it decides anything. DiskAccessError: it
+        cannot be written, and the locator does not coordinate. The caller holds the lock."""
+        choice, before = self._choice, (self._choice.coordinator, self._choice.address, self._choice.term)
+        choice.lead(str(self._address()), term)
+        try:
+            self._write(is_needed=True)
+        except DiskAccessError:
+            choice.coordinator, choice.address, choice.term = before
+            raise
+        self._lead()
+
+    def give_lead(self, name: str, address: str) -> None:
+        """Another locator coordinates from now on. This one never does in its term. The caller holds the lock."""
+        choice, before = self._choice, (self._choice.coordinator, self._choice.address, self._choice.term)
+        choice.give_lead(name, address)
+        try:
+            self._write(is_needed=True)
+        except DiskAccessError:
+            choice.coordinator, choice.address, choice.term = before
+            raise
+        self._driver.close()
 
     def hear_request(self, request: dict[str, Any]) -> None:
         """Another process asks, and says what it knows. That is a hint only: the locators are asked sooner."""
         told = request.get("coordinator"), request.get("site_identity")
         with self._driver.changed:
-            if told[0] and told != (self._choice.coordinator, self._choice.identity) and not self._is_hinted:
-                self._is_hinted = True
-                self._driver.changed.notify_all()
+            if told[0] and told != (self._choice.coordinator, self._choice.identity):
+                self.hint()
 
     def hear_member(self, coordinator: str) -> str:
         """A member that joins knows who coordinates its site. Returns why it cannot be taken in here; empty: it may be.
@@ -177,16 +232,30 @@ class LocatorClaims:
             except PywanError as error:
                 log.debug("locator %s: %s does not say who coordinates: %s", self._choice.name, address, error)
         with self._driver.changed:
+            term = self._choice.term
             for address, answer in _at_one_address_each(answers):
                 has_decided = self._driver.has_decided
+                self._note_mark(answer)
                 try:
                     self._do(self._choice.take_answer(answer, str(address), has_decided=has_decided, now_us=boot_us()))
                 except ProtocolError as error:
                     log.debug("locator %s: %s does not say who coordinates: %s", self._choice.name, address, error)
                 except DiskAccessError as error:
                     self._driver.fail(error)
+            if self._choice.term != term:
+                self._write()
         ours = [answer for _, answer in answers if answer.get("site") == self._choice.site]
         return Round([str(each.get("locator")) for each in ours if not each.get("coordinator")], self._named_in(ours))
+
+    def _note_mark(self, answer: dict[str, Any]) -> None:
+        """A locator of this site has answered where it was asked: what it says of itself is believed."""
+        locator, address, mark = answer.get("locator"), answer.get("address"), answer.get("mark")
+        if answer.get("site") != self._choice.site or not is_name(locator) or not isinstance(address, str):
+            return
+        with contextlib.suppress(ValueError, TypeError):
+            if len(self._answered) >= MARKS_MAX:
+                self._answered.clear()
+            self._answered[locator, address] = bytes.fromhex(mark)  # type: ignore[arg-type]
 
     def _named_in(self, answers: list[dict[str, Any]]) -> str:
         """Returns in words which coordinator is named in these answers that has not answered itself."""
@@ -209,21 +278,29 @@ class LocatorClaims:
             choice.coordinator = check_name(value["coordinator"], "a locator")
             choice.address = str(value.get("address", ""))
             choice.identity = str(value.get("site_identity", ""))
+            choice.term = encoding.term_of(value.get("term", 0))
         except (FileError, OSError, ValueError, KeyError, TypeError, AttributeError, PywanError) as error:
             raise ConfigurationError(
                 f"locator {choice.name}: {file} cannot be used: {error}; repair it, or move it away: the locator then"
                 " asks the other locators of the site"
             ) from None
 
-    def _write(self) -> None:
-        """Keeps the coordinator's name over restarts."""
+    def _write(self, *, is_needed: bool = False) -> None:
+        """Keeps the coordinator's name over restarts. `is_needed`: DiskAccessError if it cannot."""
         choice = self._choice
         if self._file is None:
             return
-        told = {"coordinator": choice.coordinator, "address": choice.address, "site_identity": choice.identity}
+        told = {
+            "coordinator": choice.coordinator,
+            "address": choice.address,
+            "site_identity": choice.identity,
+            "term": choice.term,
+        }
         try:
             write_whole(self._file, json.dumps(told).encode())
         except OSError as error:
+            if is_needed:
+                raise DiskAccessError(f"{self._file} cannot be written: {error.strerror}") from None
             self._driver.problem = f"{self._file} cannot be written: {error.strerror}"
             log.error("locator %s: %s; it does not remember who coordinates", choice.name, self._driver.problem)
 

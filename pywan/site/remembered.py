@@ -37,6 +37,8 @@ class RememberedFile:
                 encoding.decision_id_of(value["seen"]),
                 encoding.member_ids_of(value["incarnations"]),
                 tuple(nonces_of([[each, bytes.fromhex(nonce)] for each, nonce in value.get("nonces", [])]).items()),
+                encoding.term_of(value.get("term", 0)),
+                None if value.get("standby") is None else encoding.standby_of(value["standby"]),
             )
         except (FileError, OSError, ValueError, KeyError, TypeError, PywanError) as error:
             raise ConfigurationError(
@@ -52,6 +54,8 @@ class RememberedFile:
             "coordinator": remembered.coordinator,
             "site_identity": remembered.site_identity,
             "seen": encoding.plain_decision_id(remembered.seen),
+            "term": remembered.term,
+            "standby": encoding.plain_standby(remembered.standby),
             "incarnations": list(remembered.incarnations),
             "nonces": [[each, nonce.hex()] for each, nonce in remembered.nonces],
         }

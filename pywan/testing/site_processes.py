@@ -110,6 +110,10 @@ class SiteOfProcesses:
             self.locator.kill()
             raise
 
+    def locators_of_members(self) -> str:
+        """The addresses of the locators, as members are given them."""
+        return f"{self._address(_LOCATOR)}[{self.port}]"
+
     def begin(self, name: str, regions: Sequence[Mapping[str, Any]] | None = None, **more: Any) -> MemberProcess:
         """Starts a member and does not wait for it. `finish` of the process does.
 
@@ -120,10 +124,9 @@ class SiteOfProcesses:
         """
         host = self._address(name)
         process = self.members[name] = self._process(name)
-        locators = f"{self._address(_LOCATOR)}[{self.port}]"
         regions = self.regions if regions is None else regions
         given = {"bind_address": host, "ssl": self._ssl, **more}
-        process.begin("join", name, locators, str(self.folder / name), regions, **given)
+        process.begin("join", name, self.locators_of_members(), str(self.folder / name), regions, **given)
         return process
 
     def start(self, name: str, regions: Sequence[Mapping[str, Any]] | None = None, **more: Any) -> MemberProcess:

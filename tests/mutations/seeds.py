@@ -15,8 +15,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import pywan
+from site_simulation.broken import Broken
 from site_simulation.kinds import make_world
-from site_simulation.world import Broken
 
 HELD, CHECK, ERROR = "held", "check", "error"
 

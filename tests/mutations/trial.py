@@ -66,6 +66,10 @@ CHECKS = {
     "no put is answered for": "puts go on beside images",
     "its only writer has put": "what a writer reads at the end",
     ", which is healthy": "nobody healthy is given up",
+    ", and lacks ": "a standby that takes over has all that was told",
+    ", and term ": "nothing is told that a later term does not know",
+    "locators decide in term": "one locator for each term",
+    "in a healthy site": "a healthy site has one coordinator and a standby",
     "after its limit": "parked calls end within their limit",
 }
 

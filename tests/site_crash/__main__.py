@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from .campaign import CampaignFailure, run, table
 from .faults import ALL, FAULTS
 from .layouts import LAYOUTS
+from .locators import run_locators
 from .rolling import RollingWorld, comparison
 
 
@@ -33,6 +34,16 @@ def roll(seed: int, rounds: int, layout: str, goes_first: bool, tell: Callable[[
     return 0
 
 
+def kill_locators(seed: int, rounds: int, world: int, tell: Callable[[str], None]) -> int:
+    try:
+        counts, times = run_locators(seed, rounds, first_world=world, tell=tell)
+    except CampaignFailure as failure:
+        print(failure, file=sys.stderr)
+        return 1
+    print(f"{table(counts)}\n\nhow long after the kill a member that was started again was served\n{times}")
+    return 0
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.site_crash", description=__doc__)
     parser.add_argument("--rounds", type=int, default=50, help="how many rounds, with one fault each (default 50)")
@@ -46,12 +57,13 @@ def main() -> int:
     parser.add_argument("--rolling", type=int, default=0, help="instead: so many rolling restarts, and what calls take")
     parser.add_argument("--first", action="store_true", help="rolling: the site gets the cores before others (root)")
     parser.add_argument("--tls", action="store_true", help="all connections are encrypted")
+    parser.add_argument("--locators", type=int, default=0, help="instead: so many rounds that kill one of two locators")
     options = parser.parse_args()
     faults, layouts = tuple(options.faults.split(",")), tuple(options.layouts.split(","))
     for each in {*faults} - {*ALL} | {*layouts} - {*LAYOUTS}:
         parser.error(f"there is no {each}: the faults are {', '.join(ALL)}; the layouts {', '.join(LAYOUTS)}")
     seed = options.seed if options.seed is not None else secrets.randbits(31)
-    rounds = options.rolling or options.rounds
+    rounds = options.rolling or options.locators or options.rounds
     print(f"seed {seed}, {rounds} {'rolling restarts' if options.rolling else 'rounds'}", flush=True)
     began = time.monotonic()
 
@@ -60,6 +72,8 @@ def main() -> int:
 
     if options.rolling:
         return roll(seed, rounds, "copies-1" if len(layouts) > 1 else layouts[0], options.first, tell)
+    if options.locators:
+        return kill_locators(seed, options.locators, options.world, tell)
     try:
         counts = run(
             seed,

@@ -53,6 +53,7 @@ class World:
     pause_s = PAUSE_S
     goes_first = False  # Whether the site gets the cores before others that use this machine (needs root).
     encrypts = False  # Whether all connections are encrypted.
+    site_class: type[Site] = Site
     network_share = 0.4  # Of the worlds that have a network whose links can be cut, where that can be made.
 
     def __init__(self, seed: int, folder: Path, *, faults: Sequence[str], layout: str) -> None:
@@ -77,7 +78,7 @@ class World:
                 addresses = [network.address(name) for name in ("locator", *MEMBERS)] if network else []
                 ssl = new_options(files, (*LOCAL, *addresses))
             site = stack.enter_context(
-                Site(
+                self.site_class(
                     self._folder,
                     regions=self._regions,
                     network=network,

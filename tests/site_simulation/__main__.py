@@ -15,8 +15,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from site_simulation.broken import Broken
 from site_simulation.kinds import ENOUGH_SEEDS, KINDS, make_world, what_did_not_happen
-from site_simulation.world import Broken
 
 
 def one(kind: str, seed: int) -> tuple[str, dict[str, int], str]:

@@ -6,23 +6,26 @@ from .world import SiteWorld
 from .worlds_of_gateways import Gateways
 from .worlds_of_images import ImagesUnderWrites
 from .worlds_of_listeners import SlowListeners
+from .worlds_of_locators import Locators
 from .worlds_of_memory import ReplicasWithoutMemory
 from .worlds_of_slow_copies import SlowCopies
 
 # Each tenth seed has a world of a kind of its own, in turn.
-OWN_KINDS: tuple[type[SiteWorld], ...] = (
+World = SiteWorld | Locators
+OWN_KINDS: tuple[type[World], ...] = (
     SlowCopies,
     SlowListeners,
     ImagesUnderWrites,
     Gateways,
+    Locators,
     ReplicasWithoutMemory,
 )
 EACH = 10
-KINDS: dict[str, type[SiteWorld]] = {SiteWorld.kind: SiteWorld, **{each.kind: each for each in OWN_KINDS}}
+KINDS: dict[str, type[World]] = {SiteWorld.kind: SiteWorld, **{each.kind: each for each in OWN_KINDS}}
 ENOUGH_SEEDS = 40  # With so many seeds of a kind, all has happened that its worlds are to show.
 
 
-def make_world(seed: int, kind: str = "") -> SiteWorld:
+def make_world(seed: int, kind: str = "") -> World:
     """Makes the world of a seed, of this kind; empty: of the seed's own kind."""
     return KINDS[kind or kind_of(seed)](seed)
 

@@ -17,6 +17,7 @@ from pywan.coordination.actions import Store
 from pywan.coordination.agent_session import Remembered
 from pywan.coordination.tables import Incarnation
 
+from .broken import Broken
 from .client import ANSWERED, AT_COPY, FAILED, Client
 from .coordinator import MEMBER_TIMEOUT_US, CoordinatorNode
 from .faults import Faults
@@ -41,10 +42,6 @@ Told = Callable[[str], object]  # Hears what became of an operation.
 
 def _nobody(_: str) -> None:
     pass
-
-
-class Broken(Exception):
-    """A promise was not kept."""
 
 
 class SiteWorld:

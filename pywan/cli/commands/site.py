@@ -86,6 +86,8 @@ def show_coordinator(session: Session, values: Values) -> Result:
         ("address", told["address"]),
         ("decides", told["decides"]),
         *((key, told[key]) for key in ("site_identity", "folder", "member_timeout_ms") if key in told),
+        *((key, told[key]) for key in ("term", "standby", "newest_record") if key in told),
+        *((key, told[key]) for key in ("takeover_waits",) if told.get(key)),
         *((key, told[key]) for key in ("run", "generation", "decision", "regions") if key in told),
         *(
             (key, told[key])
