@@ -227,8 +227,8 @@ def join_with_impossible_numbers(target: Target) -> None:
         meant = rf"names decision {far[0]}\.{far[1]}, and this coordinator, .* believes in none above"
     else:
         meant = rf"{TAKEN}|names decision {far[0]}\.{2**32 - 1}, and this coordinator, .* believes in none above"
-    meants = [meant] if meant.startswith("^") else [meant, NAME_IS_TAKEN, FULL]
-    join(target, target.invented(), meants, **{target.random.choice(("stored", "seen")): far})
+    is_of_form = far[0] in range(2**31) and far[1] < 2**32
+    join(target, target.invented(), [meant, NAME_IS_TAKEN, FULL] if is_of_form else [meant], **{target.random.choice(("stored", "seen")): far})
 
 
 def join_with_regions_that_cannot_be(target: Target) -> None:
