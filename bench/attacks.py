@@ -228,7 +228,12 @@ def join_with_impossible_numbers(target: Target) -> None:
     else:
         meant = rf"{TAKEN}|names decision {far[0]}\.{2**32 - 1}, and this coordinator, .* believes in none above"
     is_of_form = far[0] in range(2**31) and far[1] < 2**32
-    join(target, target.invented(), [meant, NAME_IS_TAKEN, FULL] if is_of_form else [meant], **{target.random.choice(("stored", "seen")): far})
+    join(
+        target,
+        target.invented(),
+        [meant, NAME_IS_TAKEN, FULL] if is_of_form else [meant],
+        **{target.random.choice(("stored", "seen")): far},
+    )
 
 
 def join_with_regions_that_cannot_be(target: Target) -> None:
@@ -284,8 +289,14 @@ def tell_the_end_of_others(target: Target) -> None:
     """Says, under the name of a living member, that its earlier incarnation has ended."""
     me, port = target.random.choice(target.members)
     twin = [me[0], target.random.randrange(1, 2**32)]
-    join(target, twin, [f"^the coordinator looks whether member {me[0]}#.* has ended", "may still be alive"],
-         port=port, ended=me, before=[me[1]])
+    join(
+        target,
+        twin,
+        [f"^the coordinator looks whether member {me[0]}#.* has ended", "may still be alive"],
+        port=port,
+        ended=me,
+        before=[me[1]],
+    )
 
 
 def speak_for_members(target: Target) -> None:
@@ -306,7 +317,10 @@ def speak_for_members(target: Target) -> None:
         ([infinity], no_request),
         (["host", "data", attributes(), infinity], "^coordination-ask: host is a whole number from 0 to"),
         (["caught-up", ["data", 2**63 - 1], [2**64 - 1, -1], me, 1], "^coordination-ask: number of bucket key is"),
-        (["ready", *[["data", n] for n in range(5000)]], "^coordination-ask: buckets of ready is a list of at most 4096"),
+        (
+            ["ready", *[["data", n] for n in range(5000)]],
+            "^coordination-ask: buckets of ready is a list of at most 4096",
+        ),
         ([], no_request),
         (None, no_request),
     ]

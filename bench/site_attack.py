@@ -5,8 +5,8 @@ The attacks are those of `attacks.py`, all at once, by a process that gives way 
 puts at a steady rate, in peace and then under attack, in turn. Then all that was acknowledged is read back, and the
 copies of each bucket are compared. The exit status is 1 if a put was refused or lost, if copies differ, if a member was
 given up, if the 99th percentile under attack is 100 ms or more, if memory grew, if a log has a traceback or too many
-lines, or if an attack was refused for another reason than it was meant to be. With `--tls` all of the site is encrypted, and the stranger has no certificate: then he gets nothing but closed
-connections.
+lines, or if an attack was refused for another reason than it was meant to be. With `--tls` all of the site is
+encrypted, and the stranger has no certificate: then he gets nothing but closed connections.
 
     .venv/bin/python bench/site_attack.py [--rounds 3] [--only ATTACK ...] [--tls]
 """
@@ -126,7 +126,7 @@ class Attacked:
         found = {
             f"the copies of {len(unequal)} buckets differ: {unequal[:10]}": unequal,
             "a member was given up": self.of_members("incarnation") != self.incarnations,
-            f"{refused} puts were refused": refused,
+            f"{refused} puts were refused: {self._refused_puts()}": refused,
             f"{lost} acknowledged puts were lost": lost,
             f"the 99th percentile is {p99_ms['attack']:.0f} ms": p99_ms["attack"] >= P99_LIMIT_MS,
             f"memory grew by {grown_mb:.0f} MB": grown_mb > GROWTH_MAX_MB,
@@ -143,6 +143,13 @@ class Attacked:
             f" {grown_mb:+.0f} MB:"
             f" {'problems' if self.problems else 'nothing lost, all copies are equal'}"
         )
+
+    def _refused_puts(self) -> str:
+        """What the first refused put of each member was told."""
+        lines = (
+            line for log in sorted(self.folder.glob("*.log")) for line in log.read_text(errors="replace").split("\n")
+        )
+        return "; ".join(line for line in lines if line.startswith("a put failed"))
 
     def _tracebacks(self) -> dict[str, int]:
         """The first traceback of each log, and how many there are."""

@@ -193,9 +193,7 @@ ATTEMPTS = [
     Attempt("write orders", "rows", opening(rows_into("orders"), lambda site: (site.cache.host, site.cache.port))),
     Attempt("write stock", "rows", opening(rows_into("stock"), lambda site: (site.cache.host, site.cache.port))),
     # Its events are a matter of their regions: test_sender_permissions.py.
-    Attempt(
-        "write orders", "sender", opening(sender_hello, lambda site: (site.receiver.host, site.receiver.port))
-    ),
+    Attempt("write orders", "sender", opening(sender_hello, lambda site: (site.receiver.host, site.receiver.port))),
     member("regions", "create region", name="made", type="PARTITION"),
     member("regions", "alter region", name="made", gateway_sender_ids=[SENDER]),
     member("regions", "destroy region", name="made"),
@@ -294,8 +292,8 @@ ATTEMPTS = [
 ]
 
 
-# What cannot work, whoever asks: a region, a queue, a site or a member that is not there, a field that is no name, a class
-# that the process does not allow, and openings in the name of another member.
+# What cannot work, whoever asks: a region, a queue or a site that is not there, a field that is no name, a class that
+# the process does not allow, and openings in the name of another member.
 MISTAKEN = {
     ("get", "ConfigurationError"),
     ("put", "RegionNotFoundError"),
@@ -316,6 +314,10 @@ class Listener(pywan.AsyncEventListener):
 class Site:
     """A locator, and a member with regions, a sender, a queue and a receiver."""
 
+    locator: pywan.Locator
+    cache: pywan.Cache
+    receiver: Any
+
     def __init__(self, stack: contextlib.ExitStack, folder: Any, **more: Any) -> None:
         security = {
             "manager": "users-file",
@@ -331,9 +333,7 @@ class Site:
             pywan.Locator("loc", distributed_system_id=1, port=0, security=security, **more)
         )
         self.cache = stack.enter_context(
-            pywan.Cache(
-                "server", locators=str(self.locator.address), dir=folder / "server", security=security, **more
-            )
+            pywan.Cache("server", locators=str(self.locator.address), dir=folder / "server", security=security, **more)
         )
         self.cache.create_disk_store("disk", directories=[str(folder / "disk")])
         self.cache.create_gateway_sender(SENDER, remote_distributed_system_id=2)
@@ -353,7 +353,9 @@ class Site:
     @property
     def shown(self) -> dict[str, Any]:
         """What the locator tells of the coordination, whoever asks."""
-        return self.locator._handler()({"op": "coordination-show"}, ())["coordination"]
+        reply = self.locator._handler()({"op": "coordination-show"}, ())
+        assert isinstance(reply, dict)
+        return dict(reply["coordination"])
 
     def state(self) -> Any:
         """All that somebody might have changed."""

@@ -49,9 +49,7 @@ def two_sites(security, *, type="PARTITION", members=1, **sender):
     with contextlib.ExitStack() as stack:
         made = {"security": {**OWN, **security}}
         to = stack.enter_context(pywan.Locator("loc_ln", distributed_system_id=2, port=0, **made))
-        there = [
-            stack.enter_context(pywan.Cache(f"ln_{n}", locators=str(to.address), **made)) for n in range(members)
-        ]
+        there = [stack.enter_context(pywan.Cache(f"ln_{n}", locators=str(to.address), **made)) for n in range(members)]
         own = {"security": {**OWN, "gateway_username": "ny", "gateway_password": "ny"}}
         at = stack.enter_context(
             pywan.Locator("loc_ny", distributed_system_id=1, port=0, remote_locators=str(to.address), **own)

@@ -98,8 +98,7 @@ class ParkedEvents:
                     "key": event.key,
                     "value": event.value,
                     "timestamp": event.creation_timestamp,
-                    "reason": self.words_of(event.event_id)
-                    or _core.failure_text(_core.parked_reason(partition)),
+                    "reason": self.words_of(event.event_id) or _core.failure_text(_core.parked_reason(partition)),
                 }
             )
         return listed

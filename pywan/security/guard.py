@@ -231,9 +231,7 @@ class Guard:
         """Returns whether `principal` may do this. Nothing is logged if not."""
         return principal is _MEMBERS or self._may(principal, permission)
 
-    def check(
-        self, principal: Hashable, permission: Permission, what: str, *, in_some_region: bool = False
-    ) -> None:
+    def check(self, principal: Hashable, permission: Permission, what: str, *, in_some_region: bool = False) -> None:
         """Raises NotAuthorizedError if `principal` may not do `what`. It names them: it is no stranger who asks.
         `in_some_region`: it is enough to have the permission for one region."""
         if principal is not _MEMBERS and not self._may(principal, permission, in_some_region):

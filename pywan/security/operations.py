@@ -143,8 +143,8 @@ LOCATOR: Mapping[str, Needs] = {
 _OWN_LOCATOR = _OF_MEMBERS
 
 # What openings of other protocols need.
-# A sender of another site: its connection carries events of any region. A user who may write some regions is let in, and
-# events of others are not applied.
+# A sender of another site: its connection carries events of any region. A user who may write some regions is let in,
+# and events of others are not applied.
 GATEWAY = Permission(DATA, WRITE)
 RECEIVER = Permission(DATA, READ)  # A receiver that proves itself to a sender: it gets the events of any region.
 
