@@ -120,6 +120,8 @@ cdef extern from "record/wan_failure.h" nogil:
         int number
         const char *text
     const wan_failure_row wan_failure_rows[WAN_FAILURES_COUNT]
+    uint32_t wan_parked_partition(uint32_t reason)
+    uint32_t wan_parked_reason(uint32_t partition)
 
 cdef extern from "record/wan_record.h" nogil:
     ctypedef struct wan_record:

@@ -3,7 +3,9 @@
 It speaks to the ports as anybody could who reaches them, and knows no more than what the locator shows to everybody.
 Of an encrypted site he has no certificate. Half of his connections are plain then, and half speak TLS without one. Who
 the members are he is told, as he could have heard elsewhere. Each attack runs in a thread of its own, a few times a
-second. The process is asked by lines."""
+second. Each
+attack names the words by which the site is to refuse it. An attack that is refused for another reason, as its form is
+not that of today, attacks nothing: it is told as a mistake. The process is asked by lines."""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ import contextlib
 import hashlib
 import os
 import random
+import re
 import socket
 import ssl
 import struct
@@ -18,13 +21,15 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import msgpack
 
 from pywan import _core
 from pywan.base.versions import VERSION
+from pywan.coordination import encoding
+from pywan.coordination.tables import Kind, RegionAttributes
 from pywan.protocol import control as wire
 from pywan.testing.processes import serve
 
@@ -40,6 +45,12 @@ ALERT = b"\x15"  # The first byte of what TLS itself says to refuse.
 TOLD_BYTES = 200  # So much is kept of what was told.
 CHANGES, REGIONS = 16, 15  # Frames of a lane.
 
+# What a site may say to an attack are patterns for its error or first refusal. This one is for a request that is
+# carried out.
+TAKEN = "^taken$"
+ANYTHING = ""  # It fits all.
+MISTAKES_KEPT = 20
+
 
 class Target:
     """A site, as a stranger sees it.
@@ -52,6 +63,9 @@ class Target:
     def __init__(self, port: int, encrypted: dict[str, Any]) -> None:
         self.port = port
         self.told: list[str] = []  # What an encrypted site has told, and should not.
+        self.refused: Counter[str] = Counter()  # How often each attack was refused by the words that were meant.
+        self.mistakes: list[str] = []  # What was refused for another reason.
+        self._attack = threading.local()
         self._encrypted = encrypted
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
@@ -71,26 +85,47 @@ class Target:
             else:
                 yield sock
 
-    def hear_out(self, sock: socket.socket) -> None:
+    @property
+    def attack(self) -> str:
+        """The attack that this thread makes."""
+        return getattr(self._attack, "name", "")
+
+    @attack.setter
+    def attack(self, name: str) -> None:
+        self._attack.name = name
+
+    def judge(self, said: str, meant: Sequence[str]) -> None:
+        """Notes whether the site said what was meant. A connection that it closed says nothing of the reason: it may
+        have been too busy."""
+        if any(re.search(pattern, said, re.DOTALL) for pattern in meant):
+            self.refused[self.attack] += 1
+        elif said != "closed" and len(self.mistakes) < MISTAKES_KEPT:
+            self.mistakes.append(f"{self.attack} was to hear {' or '.join(meant)}, and heard {said:.300}")
+
+    def hear_out(self, sock: socket.socket, meant: Sequence[str]) -> None:
         """Until the other end closes the connection. An encrypted site says nothing but that it is encrypted."""
         heard = b""
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             while chunk := sock.recv(1 << 16):
                 heard += chunk[: TOLD_BYTES - len(heard)]
-        if self._encrypted and heard and ONLY_TLS not in heard and heard[:1] != ALERT:
+        if not self._encrypted:
+            self.judge(heard.decode(errors="replace") or "closed", meant)
+        elif heard and ONLY_TLS not in heard and heard[:1] != ALERT:
             self.told.append(repr(heard))
 
-    def ask(self, port: int, op: str, **fields: Any) -> dict[str, Any]:
-        """Returns the reply; {}: the connection was closed."""
+    def ask(self, port: int, op: str, meant: Sequence[str], **fields: Any) -> dict[str, Any]:
+        """Returns the reply; {}: the connection was closed. `meant`: what the site is to say."""
         with self.connected(port) as sock:
             sock.sendall(_frame({"op": op, **fields}))
             if self._encrypted:
-                self.hear_out(sock)
+                self.hear_out(sock, meant)
                 return {}
             decoder = wire.Decoder()
             while chunk := sock.recv(1 << 16):
                 for message in decoder.feed(chunk):
+                    self.judge(_words_of(message.body), meant)
                     return dict(message.body)
+        self.judge("closed", meant)
         return {}
 
     @property
@@ -100,7 +135,7 @@ class Target:
             return self._encrypted
         with self._lock:
             if time.monotonic() - self._seen_at > VIEW_S:
-                told = self.ask(self.port, "coordination-show").get("coordination")
+                told = self.ask(self.port, "coordination-show", [ANYTHING]).get("coordination")
                 self._seen, self._seen_at = told or self._seen, time.monotonic()
             return self._seen
 
@@ -124,8 +159,31 @@ def _frame(message: dict[str, Any]) -> bytes:
     return wire.HEADER.pack(wire.MAGIC, len(payload), _core.crc32c(payload), 1) + payload
 
 
+def _words_of(reply: dict[str, Any]) -> str:
+    """What a reply says: an error, the first refusal, or "taken"."""
+    refused = [*reply.get("refused", []), *(refusal for _, refusal in reply.get("refused_requests", []))]
+    return str(reply.get("error") or (refused[0][0] if refused else "taken"))
+
+
 NONCE = b"n" * 16
-ATTRIBUTES = ["PARTITION", 113, 1, "", 1, -1, 0, -1, "", False]
+NOT_A_MEMBER = "member evil.* is not among the members that member"
+NO_NONCE = "a member proves that it speaks by a nonce of 16 bytes"
+NOT_THAT_ONE = "this is not member .*: it has not the nonce with which that has joined"
+# The names of invented members are few, so another one may have joined by the same name.
+NAME_IS_TAKEN = "another member of the name evil[0-9] .* may still be alive|another process has joined as member evil"
+# A coordinator believes that it has lost a decision of this run, of those here, unless the number is beyond its own.
+BELIEVED_RUN = 2**24 - 1
+FULL = "250 members"  # A site has no more, and invented ones stay for a while.
+
+
+def attributes(**fields: Any) -> list[Any]:
+    """A region's attributes in their plain form. `fields`: what differs, whether it can be or not."""
+    named = dict(zip(RegionAttributes.__slots__, encoding.plain_attributes(PLAIN), strict=True))
+    assert fields.keys() <= named.keys(), f"no attributes {fields.keys() - named.keys()}"
+    return list({**named, **fields}.values())
+
+
+PLAIN = RegionAttributes(Kind.PARTITION, redundant_copies=1)
 
 
 def profile(me: list[Any], **fields: Any) -> list[Any]:
@@ -146,12 +204,14 @@ def profile(me: list[Any], **fields: Any) -> list[Any]:
     return list({**plain, **fields}.values())
 
 
-def join(target: Target, me: list[Any], **fields: Any) -> None:
+def join(target: Target, me: list[Any], meant: Sequence[str], **fields: Any) -> None:
     request: dict[str, Any] = {"version": VERSION, "stored": [0, 0], "regions": {}, "nonce": NONCE}
     told = {key: fields.pop(key) for key in ("stored", "regions", "holdings", "ended", "coordinator") if key in fields}
     member = next(iter(target.view.get("members", [])), {})
     known = {"pywan": member.get("version", "0"), "identity": target.view.get("site_identity", "")}
-    target.ask(target.port, "coordination-join", **{**request, **told}, profile=profile(me, **{**known, **fields}))
+    target.ask(
+        target.port, "coordination-join", meant, **{**request, **told}, profile=profile(me, **{**known, **fields})
+    )
 
 
 # --- what is told to a coordinator ---
@@ -159,48 +219,84 @@ def join(target: Target, me: list[Any], **fields: Any) -> None:
 
 def join_with_impossible_numbers(target: Target) -> None:
     far = [target.random.choice(FAR_RUNS), target.random.choice((1, 2**32 - 1, 2**63 - 1))]
-    join(target, target.invented(), **{target.random.choice(("stored", "seen")): far})
+    if not 0 <= far[0] < 2**31:
+        meant = f"^run of decision id is a whole number from 0 to 2147483647, and not {far[0]}"
+    elif far[1] >= 2**32:
+        meant = f"^number of decision id is a whole number from 0 to 4294967295, and not {far[1]}"
+    elif far[0] > BELIEVED_RUN:
+        meant = rf"names decision {far[0]}\.{far[1]}, and this coordinator, .* believes in none above"
+    else:
+        meant = rf"{TAKEN}|names decision {far[0]}\.{2**32 - 1}, and this coordinator, .* believes in none above"
+    is_of_form = far[0] in range(2**31) and far[1] < 2**32
+    join(
+        target,
+        target.invented(),
+        [meant, NAME_IS_TAKEN, FULL] if is_of_form else [meant],
+        **{target.random.choice(("stored", "seen")): far},
+    )
 
 
 def join_with_regions_that_cannot_be(target: Target) -> None:
     me, pick = target.invented(), target.random.choice
     buckets = pick((10**9, -5, 0, 2**63 - 1, True, 1.5, float("inf")))
     regions = {
-        "twice": ({"r": ATTRIBUTES}, [["r", 1], ["r", 2]]),
-        "undescribed": ({}, [["nobody-knows", 1]]),
-        "buckets": ({"r": ["PARTITION", buckets, *ATTRIBUTES[2:]]}, [["r", 1]]),
-        "name": ({"../r\n": ATTRIBUTES}, [["../r\n", 1]]),
-        "circle": ({"r": [*ATTRIBUTES[:3], "r", *ATTRIBUTES[4:]]}, [["r", 1]]),
-        "weight": ({"r": ATTRIBUTES}, [["r", pick((-1, 2**63 - 1, True, "1"))]]),
+        "names a region of its own twice": ({"r": attributes()}, [["r", 1], ["r", 2]]),
+        "has region nobody-knows, not described": ({}, [["nobody-knows", 1]]),
+        "total_num_buckets of region attributes is a whole number from 1 to 4096, and not": (
+            {"r": attributes(total_num_buckets=buckets)},
+            [["r", 1]],
+        ),
+        "one of the hosting of member profile is a name": ({"../r\n": attributes()}, [["../r\n", 1]]),
+        "^region r: it would be colocated with itself": ({"r": attributes(colocated_with="r")}, [["r", 1]]),
+        "one of the hosting of member profile is a whole number from 0 to 2147483647, and not": (
+            {"r": attributes()},
+            [["r", pick((-1, 2**63 - 1, True, "1"))]],
+        ),
     }
-    described, hosting = regions[pick(sorted(regions))]
-    join(target, me, regions=described, hosting=hosting)
+    meant = pick(sorted(regions))
+    described, hosting = regions[meant]
+    join(target, me, [meant, NAME_IS_TAKEN] if "colocated" in meant else [meant], regions=described, hosting=hosting)
 
 
 def join_with_a_bomb(target: Target) -> None:
     """A few KB that unpack to very many values."""
     me = target.invented()
-    bucket = [[1, 1], 1, 0, 1, me, [me], [], [], []]
-    kind = target.random.choice(("zeros", "runs", "lists"))
-    if kind == "zeros":
-        data = zlib.compress(b"\x00" * (64 << 20), 9)
-    elif kind == "runs":
-        data = zlib.compress(msgpack.packb([["data", 0, 1 << 20, [bucket, True]]] * 4), 9)
-    else:
-        data = zlib.compress(b"\xdd\x01\x00\x00\x00" + b"\x90" * (1 << 24), 9)
-    join(target, me, regions={"data": ATTRIBUTES}, hosting=[["data", 1]], holdings=data)
+    bucket = [[1, 1], 1, 0, 1, me, [me], [], [], [], []]
+    run = msgpack.packb(["data", 0, 1 << 20, [bucket, True]])
+    data, meant = target.random.choice(
+        (
+            (b"\x00" * (64 << 20), "^a run of buckets has 4 parts, and is not 0"),
+            (run * 4, "^length of run of buckets is a whole number from 1 to 4096, and not 1048576"),
+            (b"\xdd\x01\x00\x00\x00" + b"\x90" * (1 << 24), "^a part of packed values has more than 2097152 bytes"),
+        )
+    )
+    packed = zlib.compress(data, 9)
+    join(target, me, [meant], regions={"data": attributes()}, hosting=[["data", 1]], holdings=packed)
 
 
 def join_with_long_texts(target: Target) -> None:
-    field = target.random.choice(("host", "process", "pywan", "identity"))
-    join(target, target.invented(), **{field: "h" * (14 << 20)})
+    fields = {
+        "host": "^host of member profile is a host, and not 'hhh",
+        "process": "^process of member profile is a text of at most 200 printable characters, and not 'hhh",
+        "pywan": "^version of member profile is a text of at most 64 printable characters, and not 'hhh",
+        "identity": "^site_identity of member profile is a name .*, and not 'hhh",
+    }
+    field = target.random.choice(sorted(fields))
+    join(target, target.invented(), [fields[field]], **{field: "h" * (14 << 20)})
 
 
 def tell_the_end_of_others(target: Target) -> None:
     """Says, under the name of a living member, that its earlier incarnation has ended."""
     me, port = target.random.choice(target.members)
     twin = [me[0], target.random.randrange(1, 2**32)]
-    join(target, twin, port=port, ended=me, before=[me[1]])
+    join(
+        target,
+        twin,
+        [f"^the coordinator looks whether member {me[0]}#.* has ended", "may still be alive"],
+        port=port,
+        ended=me,
+        before=[me[1]],
+    )
 
 
 def speak_for_members(target: Target) -> None:
@@ -208,28 +304,44 @@ def speak_for_members(target: Target) -> None:
     me, _ = target.random.choice(target.members)
     other, _ = target.random.choice(target.members)
     infinity = float("inf")
-    requests = [
-        ["left"],
-        ["leave"],
-        ["unhost", "data"],
-        ["destroy-region", "data"],
-        ["unreachable", other, [["data", 1], [1, 1]]],
-        ["suspect", other],
-        [["left"]],
-        [{"a": 1}],
-        [infinity],
-        ["host", "data", ATTRIBUTES, infinity],
-        ["caught-up", ["data", 2**63 - 1], [2**64 - 1, -1], me, 1],
-        ["ready", *[["data", n] for n in range(5000)]],
-        [],
-        None,
+    no_request = "^coordination-ask: there is no request"
+    requests: list[tuple[Any, str]] = [
+        (["left"], ""),
+        (["leave"], ""),
+        (["unhost", "data"], ""),
+        (["destroy-region", "data"], ""),
+        (["unreachable", other, [["data", 1], [1, 1]]], ""),
+        (["suspect", other], ""),
+        ([["left"]], no_request),
+        ([{"a": 1}], no_request),
+        ([infinity], no_request),
+        (["host", "data", attributes(), infinity], "^coordination-ask: host is a whole number from 0 to"),
+        (["caught-up", ["data", 2**63 - 1], [2**64 - 1, -1], me, 1], "^coordination-ask: number of bucket key is"),
+        (
+            ["ready", *[["data", n] for n in range(5000)]],
+            "^coordination-ask: buckets of ready is a list of at most 4096",
+        ),
+        ([], no_request),
+        (None, no_request),
     ]
-    told = {"version": VERSION, "me": me, "nonce": target.random.choice((b"n" * 16, b"", "guess", None))}
-    target.ask(target.port, "coordination-ask", **told, requests=[target.random.choice(requests)])
-    stored = target.random.choice(([0, 0], [1, 2**32 - 1], [2**63 - 1, 1], [infinity, 0], None))
-    target.ask(
-        target.port, "coordination-poll", **told, stored=stored, reaches=[other] * target.random.choice((1, 10_000))
+    nonce = target.random.choice((b"n" * 16, b"", "guess", None))
+    told = {"version": VERSION, "me": me, "nonce": nonce}
+    proof = NOT_THAT_ONE if nonce in (b"n" * 16, None) else NO_NONCE
+    request, meant = target.random.choice(requests)
+    target.ask(target.port, "coordination-ask", [meant or proof], **told, requests=[request])
+    far = "^run of decision id is a whole number"
+    stored, meant = target.random.choice(
+        (
+            ([0, 0], ""),
+            ([1, 2**32 - 1], ""),
+            ([2**63 - 1, 1], far),
+            ([infinity, 0], far),
+            (None, "^a decision id has 2 parts, and is not None"),
+        )
     )
+    reaches = [other] * target.random.choice((1, 10_000))
+    many = "^members is a list of at most 250, and not" if len(reaches) > 1 else ""
+    target.ask(target.port, "coordination-poll", [meant or many or proof], **told, stored=stored, reaches=reaches)
 
 
 def claim_to_coordinate(target: Target) -> None:
@@ -243,8 +355,14 @@ def claim_to_coordinate(target: Target) -> None:
         "address": f"127.0.0.1[{port}]",
         "decided": True,
     }
-    target.ask(target.port, "coordination-who", **claim)
-    join(target, target.invented(), coordinator=name, identity="invented")
+    target.ask(target.port, "coordination-who", [TAKEN], **claim)  # It is asked, and not believed.
+    join(
+        target,
+        target.invented(),
+        ["^member evil[0-9] belongs to the site invented, and this is"],
+        coordinator=name,
+        identity="invented",
+    )
 
 
 # --- what is told to members ---
@@ -272,9 +390,20 @@ def open_strangely(target: Target) -> None:
     to, port = pick(target.members)
     odd = pick((float("inf"), -1, 2**64 - 1, True, "12", None, [1], b"\x00" * 3000))
     field = pick(("from", "to", "site", "version", "word", "depth", "line"))
-    fields = {"from": pick((target.invented(), ["..", 1], [to[0], odd])), "to": to, field: odd}
-    with opened(target, port, pick((LANE, CALLS)), **fields) as sock:
-        target.hear_out(sock)
+    value = pick((odd, ["..", 1], [to[0], odd])) if field in ("from", "to") else odd
+    fields = {"from": target.invented(), "to": to, field: value}
+    protocol = pick((LANE, CALLS))
+    is_unread = protocol == LANE and field in ("depth", "line")  # Lanes have no such fields.
+    meant = {
+        "site": "the opening of a member: site is .*, and no identity of a site|belongs to the site '12', and this is",
+        "version": "speaks version .* of the protocol of a site",
+        "from": "the opening of a member: from is .*, and no incarnation of a member",
+        "to": "the opening of a member: to is .*, and no incarnation of a member",
+    }.get(field, f"the opening of a member: {field} is .*, and no number from")
+    too_long = "its opening has [0-9]+ bytes, at most 4096 are possible"
+    meants = [NOT_A_MEMBER] if is_unread else [meant, too_long]
+    with opened(target, port, protocol, **fields) as sock:
+        target.hear_out(sock, meants)
 
 
 def send_odd_frames(target: Target) -> None:
@@ -288,7 +417,7 @@ def send_odd_frames(target: Target) -> None:
     changes = _core.pack_frame(CHANGES, struct.pack("<II", 1, 0) + section, 1)
     with opened(target, port, pick((LANE, CALLS)), **{"from": target.invented(), "to": to}) as sock:
         sock.sendall(regions + changes + os.urandom(100))
-        target.hear_out(sock)
+        target.hear_out(sock, [NOT_A_MEMBER])
 
 
 def _put_over_a_lane(target: Target, bucket: int, key: bytes) -> bytes:
@@ -313,7 +442,7 @@ def speak_over_lanes_of_members(target: Target) -> None:
     regions = _core.pack_frame(REGIONS, struct.pack("<IIII", 1, 113, 4, 0) + b"data\0\0\0\0")
     with opened(target, port, pick((LANE, CALLS)), **{"from": me, "to": to, "word": word}) as sock:
         sock.sendall(regions + _put_over_a_lane(target, bucket, key))
-        target.hear_out(sock)
+        target.hear_out(sock, [f"member {me[0]}#.*, in whose name it was opened, says that it is not its own"])
 
 
 def keep_lanes_open(target: Target) -> None:
@@ -331,10 +460,18 @@ def take_buckets_over(target: Target) -> None:
     pick = target.random.choice
     (to, port), (of, _) = pick(target.members), pick((*target.members, (target.invented(), 0)))
     epoch = pick(([2**8, 0], [2**31 - 1, 2**32 - 1], [2**63 - 1, 1], [-1, float("inf")], [1, 1]))
-    decision = [epoch, 1, 0, 1, of, [of, to], [], [], []]
     after = pick((0, 1, 2**62, 2**64 - 1, -1, float("inf")))
-    questions = [[pick((0, 5, 112, 113, 2**31)), decision, after] for _ in range(pick((1, 3)))]
-    target.ask(port, "adopt-buckets", region=pick(("data", "", "nobody")), of=of, to=to, questions=questions)
+    questions = [[number, epoch, after] for number in target.random.sample((0, 5, 112, 113, 2**31), pick((1, 3)))]
+    region = pick(("data", "", "nobody"))
+    if not region:
+        meant = "^questions about the copies of region '', which is no name"
+    elif not (0 <= epoch[0] < 2**31 and epoch[1] < 2**32):
+        meant = "^(run|number) of epoch is a whole number"
+    elif not 0 <= after < 2**63:
+        meant = "^a sequence of a bucket is a whole number"
+    else:
+        meant = TAKEN  # A question changes nothing, and this one has no answer.
+    target.ask(port, "adopt-buckets", [meant], region=region, of=of, to=to, questions=questions)
 
 
 def send_anything(target: Target) -> None:
@@ -343,7 +480,7 @@ def send_anything(target: Target) -> None:
         first = target.random.choice((b"", LANE, CALLS, b"PWC1", b"PWD1", b"GET / HTTP/1.1\r\n"))
         sock.sendall(first + os.urandom(target.random.randrange(2000)))
         socket.socket.shutdown(sock, socket.SHUT_WR)  # That of `ssl` would end the decryption, too.
-        target.hear_out(sock)
+        target.hear_out(sock, [ANYTHING])
 
 
 def client_hello() -> bytes:
@@ -388,6 +525,10 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
 }
 
 
+# These end without a word from the site.
+UNHEARD = {"keep_lanes_open", "stall_handshakes"}
+
+
 class Attacker:
     """What the process can be asked."""
 
@@ -401,6 +542,7 @@ class Attacker:
         target = self._target = Target(port, encrypted)
 
         def run(name: str) -> None:
+            target.attack = name
             while not self._stop.wait(EVERY_S):
                 with contextlib.suppress(OSError):  # A closed connection is what is to come of it.
                     ATTACKS[name](target)
@@ -409,6 +551,14 @@ class Attacker:
         self._threads = [threading.Thread(target=run, args=(name,), daemon=True) for name in names or ATTACKS]
         for thread in self._threads:
             thread.start()
+
+    def mistakes(self) -> list[str]:
+        """Returns which attacks were refused for another reason than they were meant to be: the first ones."""
+        return self._target.mistakes
+
+    def refused(self) -> dict[str, int]:
+        """Returns how often each attack was refused as it was meant to be."""
+        return self._target.refused
 
     def told(self) -> list[str]:
         """Returns what an encrypted site has told the stranger: the first words of it."""

@@ -4,9 +4,9 @@ peace, in one run.
 The attacks are those of `attacks.py`, all at once, by a process that gives way to the others. One thread of each member
 puts at a steady rate, in peace and then under attack, in turn. Then all that was acknowledged is read back, and the
 copies of each bucket are compared. The exit status is 1 if a put was refused or lost, if copies differ, if a member was
-given up, if the 99th percentile under attack is 100 ms or more, if memory grew, or if a log has a traceback or too many
-lines. With `--tls` all of the site is encrypted, and the stranger has no certificate: then he gets nothing but closed
-connections.
+given up, if the 99th percentile under attack is 100 ms or more, if memory grew, if a log has a traceback or too many
+lines, or if an attack was refused for another reason than it was meant to be. With `--tls` all of the site is
+encrypted, and the stranger has no certificate: then he gets nothing but closed connections.
 
     .venv/bin/python bench/site_attack.py [--rounds 3] [--only ATTACK ...] [--tls]
 """
@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from attacks import ATTACKS
+from attacks import ATTACKS, UNHEARD
 from measure import Options, add_forms, resident_bytes
 from pywan.testing.processes import ChildProcess
 from site_churn import differing
@@ -73,6 +73,7 @@ class Attacked:
         self.site, self.folder, self.attacks = site, folder, attacks
         self.p99_ms: dict[str, list[float]] = {"peace": [], "attack": []}
         self.made: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()
         self.problems: list[str] = []
         self.incarnations = self.of_members("incarnation")
         self.of_members("write", 1, RATE)
@@ -97,7 +98,9 @@ class Attacked:
             if stranger is not None:
                 with stranger:
                     self.made.update(stranger.ask("rest"))
+                    self.refused.update(stranger.ask("refused"))
                     self.problems += [f"a stranger was told {words}" for words in stranger.ask("told")]
+                    self.problems += [f"not refused as it was meant: {words}" for words in stranger.ask("mistakes")]
         took_s = time.monotonic() - began
         per_s = {log: (count - lines.get(log, 0)) / took_s for log, count in lines_of(self.folder).items()}
         median_ms = {state: max(each["median_ms"] for each in looks) for state, looks in told.items()}
@@ -118,14 +121,17 @@ class Attacked:
         grown_mb = max(now - before for now, before in zip(grown, self.resident, strict=True)) / 1e6
         refused, lost = (sum(each[what] for each in ends) for what in ("refused", "lost"))
         missing = sorted(set(self.attacks or ATTACKS) - set(self.made))
+        heard = set() if self.shown else set(self.made) - UNHEARD
+        spared = sorted(heard - set(self.refused))
         found = {
             f"the copies of {len(unequal)} buckets differ: {unequal[:10]}": unequal,
             "a member was given up": self.of_members("incarnation") != self.incarnations,
-            f"{refused} puts were refused": refused,
+            f"{refused} puts were refused: {self._refused_puts()}": refused,
             f"{lost} acknowledged puts were lost": lost,
             f"the 99th percentile is {p99_ms['attack']:.0f} ms": p99_ms["attack"] >= P99_LIMIT_MS,
             f"memory grew by {grown_mb:.0f} MB": grown_mb > GROWTH_MAX_MB,
             f"never made: {', '.join(missing)}": missing,
+            f"never refused as it was meant: {', '.join(spared)}": spared,
             **self._tracebacks(),
         }
         self.problems += [problem for problem, is_there in found.items() if is_there]
@@ -137,6 +143,13 @@ class Attacked:
             f" {grown_mb:+.0f} MB:"
             f" {'problems' if self.problems else 'nothing lost, all copies are equal'}"
         )
+
+    def _refused_puts(self) -> str:
+        """What the first refused put of each member was told."""
+        lines = (
+            line for log in sorted(self.folder.glob("*.log")) for line in log.read_text(errors="replace").split("\n")
+        )
+        return "; ".join(line for line in lines if line.startswith("a put failed"))
 
     def _tracebacks(self) -> dict[str, int]:
         """The first traceback of each log, and how many there are."""

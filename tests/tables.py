@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import role_table
 from pywan import _core
 from pywan.cli.commands import COMMANDS
 from pywan.cli.grammar import Command
@@ -160,6 +161,11 @@ def _roles(whose: str) -> str:
     return _table(("role", "permissions"), rows)
 
 
+def _identities(whose: str) -> str:
+    rows = (role_table.words(identity) for identity in role_table.IDENTITIES.values())
+    return _table(("identity", "sees", "changes", "stops", "learns at most"), rows)
+
+
 MAKERS: dict[str, Callable[[str], str]] = {
     "attributes of": _attributes,
     "refused attributes of": _refused,
@@ -172,6 +178,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "security options": _security,
     "operations of": _operations,
     "roles of": _roles,
+    "identities and": _identities,
 }
 
 

@@ -25,6 +25,7 @@ from pywan._core.base.tables import (
     UPDATE,
     failure_rows,
     failure_text,
+    parked_reason,
     queue_counter_rows,
     receiver_counter_rows,
     record_field_rows,

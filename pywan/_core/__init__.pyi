@@ -790,6 +790,9 @@ def record_field_rows() -> list[tuple[int, str, str]]:
 def failure_text(reason: int) -> str:
     """The words for a reason of failure."""
 
+def parked_reason(partition: int) -> int:
+    """The reason for which events are in a partition of a queue of parked events."""
+
 def lz4_without_gil() -> bool:
     """Whether batches are packed by lz4's C functions."""
 
@@ -1313,9 +1316,12 @@ class ReceiverSession(Session):
         mount: int = 0,
         on_floors: Callable[[bytes], None] | None = None,
         on_failure: Callable[[str, str, Encoded, int], None] | None = None,
+        may_write: Callable[[str], bool] | None = None,
     ) -> Self: ...
     def stop(self) -> None:
         """Makes `run` return soon, after the event in work."""
+    def look_again(self) -> None:
+        """Asks `may_write` again before the next batch. Any thread may call it."""
     def contest(self) -> None:
         """Notes that the sender's queue was opened elsewhere."""
     def connected(self, now_us: int, silence_ms: int = 0) -> None:

@@ -89,7 +89,7 @@ class ParkedEvents:
         """Returns up to `limit` parked events as plain values, each with the reason why it failed."""
         limit = to_int(limit, f"{self._what}: parked: limit", 0, 2**31 - 1)
         listed = []
-        for reason, _, record in self.queue.records(limit):
+        for partition, _, record in self.queue.records(limit):
             event = event_of_record(record)
             listed.append(
                 {
@@ -98,7 +98,7 @@ class ParkedEvents:
                     "key": event.key,
                     "value": event.value,
                     "timestamp": event.creation_timestamp,
-                    "reason": self.words_of(event.event_id) or _core.failure_text(reason),
+                    "reason": self.words_of(event.event_id) or _core.failure_text(_core.parked_reason(partition)),
                 }
             )
         return listed
@@ -115,12 +115,12 @@ class ParkedEvents:
 
     def _mask(self, mask: Callable[[bytes], bytes | None]) -> None:
         """Moves the withheld events for which there is a value to send now to the other parked events."""
-        for reason, sequence, record in self.queue.records(len(self.queue)):
-            if reason == _core.FAILED_WITHHELD:
+        for partition, sequence, record in self.queue.records(len(self.queue)):
+            if partition == _core.FAILED_WITHHELD:
                 masked = mask(record)
                 if masked is not None:
                     self.queue.append_record(masked, _core.FAILED_OTHER)
-                    self.queue.make_hole(reason, sequence)
+                    self.queue.make_hole(partition, sequence)
 
     def drop(self) -> int:
         """Forgets every parked event. They stay counted as parked. Returns how many there were."""

@@ -253,16 +253,22 @@ class GatewayReceiver(Described):
                 connection.sock.sendall(gateway.encode(welcome, _core.FRAME_WELCOME))
                 return
             what = f"the connection of sender {hello.sender} of site {hello.site} from {place}"
-            with (
-                self._guard.watching(principal, operations.GATEWAY, connection.end, what),
-                self._memory.connected(hello) as (memory, known),
-            ):
+            regions = self._regions_of(principal)
+            with self._memory.connected(hello) as (memory, known):
                 self._floors.opened(hello.site, hello.member, hello.sender, hello.numbering)
-                session = self._welcome(connection, memory, hello, known)
+                session = self._welcome(connection, memory, hello, known, regions)
                 with self._lock:
                     self._senders[connection] = hello
                 self._on_change(self)
-                outcome = session.run(connection.sock, self.attributes.maximum_time_between_pings)
+                with self._guard.watching(
+                    principal,
+                    operations.GATEWAY,
+                    connection.end,
+                    what,
+                    in_some_region=regions is not None,
+                    goes_on=(lambda: regions.look(session)) if regions is not None else None,
+                ):
+                    outcome = session.run(connection.sock, self.attributes.maximum_time_between_pings)
             if outcome not in ("closed", "stopped") and self._repeats.is_due(f"{hello.site} {hello.sender}: {outcome}"):
                 connection.warning(
                     "gateway receiver: connection of sender %s of site %d from %s given up: %s",
@@ -309,6 +315,7 @@ class GatewayReceiver(Described):
             operations.GATEWAY,
             "a sender",
             connection.time_left(),
+            in_some_region=True,
         )
         hello = dataclasses.replace(hello, user=None, password=None)  # They are of no use any more.
         if hello.site == self._site:
@@ -318,6 +325,13 @@ class GatewayReceiver(Described):
         if hello.remote_site != self._site:
             raise ProtocolError(f"sender {hello.sender!r} wants site {hello.remote_site}; this is site {self._site}")
         return hello, principal
+
+    def _regions_of(self, principal: Hashable | None) -> _SomeRegions | None:
+        """Returns the regions that the user of a sender may write. None: all of them, as long as the guard lets the
+        connection go on."""
+        if principal is None or self._guard.may(principal, operations.GATEWAY):
+            return None
+        return _SomeRegions(self._guard, principal, self._find_region)
 
     def _say_failed(
         self, hello: gateway.SenderHello, region: str, operation: str, key: _core.Encoded, reason: int
@@ -342,6 +356,7 @@ class GatewayReceiver(Described):
         memory: Any,
         hello: gateway.SenderHello,
         known: list[gateway.Known],
+        regions: _SomeRegions | None,
     ) -> Any:
         """Welcomes a sender. Returns the session that applies its batches."""
         sock = connection.sock
@@ -354,6 +369,7 @@ class GatewayReceiver(Described):
             mount=hello.mount,
             on_floors=lambda floors: self._floors.hear(hello.site, hello.member, hello.sender, floors),
             on_failure=lambda *event: self._say_failed(hello, *event),
+            may_write=regions.may_write if regions is not None else None,
         )
         self._memory.take_over(hello, session)
         data.set_socket_options(sock, self.attributes.socket_buffer_size, socket.SO_RCVBUF)
@@ -382,6 +398,40 @@ class GatewayReceiver(Described):
             shown.user if shown is not None else None,
             shown.password if shown is not None else None,
         )
+
+
+class _SomeRegions:
+    """The regions that the user of one connection may write, who may not write all. The connection's thread asks for
+    them, and the guard's thread looks at them.
+
+    Args:
+        guard: Knows what the user may write.
+        principal: The user.
+        find_region: Returns the region of that name, or None.
+    """
+
+    def __init__(self, guard: Guard, principal: Hashable, find_region: Callable[[str], Any]) -> None:
+        self._guard, self._principal, self._find_region = guard, principal, find_region
+        self._written: set[str] = set()  # Regions of this member whose events were let in.
+
+    def may_write(self, name: str) -> bool:
+        may = self._guard.may(self._principal, operations.rows_into(name))
+        if may and self._find_region(name) is not None:
+            self._written.add(name)
+        return may
+
+    def look(self, session: Any) -> bool:
+        """Has the session ask again. Returns whether the connection may go on.
+
+        A security manager that cannot say whether somebody may write some region cannot say that a user was removed.
+        Such a connection ends when its user may write none of the regions any more that it wrote: if the user is there
+        still, it comes again.
+        """
+        written = tuple(self._written)
+        if not self._guard.tells_some_region and written and not any(map(self.may_write, written)):
+            return False
+        session.look_again()
+        return True
 
 
 def _apply_by_callbacks(region: Any, record: bytes, position: tuple[int, int, bool, bytes | None]) -> int:

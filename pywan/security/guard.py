@@ -69,11 +69,14 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 class _Open(NamedTuple):
-    """A connection that lasts as long as its principal may do this."""
+    """A connection that lasts as long as its principal may do this, and as `goes_on` says so; None: nothing more is
+    asked."""
 
     principal: Hashable
     permission: Permission
+    in_some_region: bool
     end: Callable[[], object]
+    goes_on: Callable[[], bool] | None
     what: str
 
 
@@ -102,7 +105,7 @@ class Guard:
         self._changed = threading.Condition()  # Guards all below. It is notified when the guard ends.
         self._right: OrderedDict[bytes, tuple[Hashable, float]] = OrderedDict()
         self._proven: OrderedDict[bytes, float] = OrderedDict()
-        self._decisions: OrderedDict[tuple[Hashable, Permission], tuple[bool, float]] = OrderedDict()
+        self._decisions: OrderedDict[tuple[Hashable, Permission, bool], tuple[bool, float]] = OrderedDict()
         self._open: dict[int, _Open] = {}
         self._numbers = 0
         self._thread: threading.Thread | None = None
@@ -112,6 +115,11 @@ class Guard:
     def is_open(self) -> bool:
         """Whether nobody is asked who they are."""
         return self._manager is None
+
+    @property
+    def tells_some_region(self) -> bool:
+        """Whether the manager can say that somebody may do something in one region at least."""
+        return hasattr(self._manager, "authorize_in_some_region")
 
     @property
     def knows_its_own(self) -> bool:
@@ -219,13 +227,15 @@ class Guard:
 
     # What they may do
 
-    def check(self, principal: Hashable, permission: Permission, what: str) -> None:
-        """Raises NotAuthorizedError if `principal` may not do `what`. It names them: it is no stranger who asks."""
-        if principal is not _MEMBERS and not self._may(principal, permission):
-            with self._changed:
-                # Who was removed and came back is looked at again.
-                for key in [key for key, (each, _) in self._right.items() if each == principal]:
-                    del self._right[key]
+    def may(self, principal: Hashable, permission: Permission) -> bool:
+        """Returns whether `principal` may do this. Nothing is logged if not."""
+        return principal is _MEMBERS or self._may(principal, permission)
+
+    def check(self, principal: Hashable, permission: Permission, what: str, *, in_some_region: bool = False) -> None:
+        """Raises NotAuthorizedError if `principal` may not do `what`. It names them: it is no stranger who asks.
+        `in_some_region`: it is enough to have the permission for one region."""
+        if principal is not _MEMBERS and not self._may(principal, permission, in_some_region):
+            self._look_anew(principal)
             self._lines.warning(
                 "%s: refused %s: %s may not do it: %s is needed",
                 self._who,
@@ -235,24 +245,36 @@ class Guard:
             )
             raise NotAuthorizedError(
                 f"refused: {printable(str(principal))} lacks the permission {permission}, which {printable(what)}"
-                " needs; give that user a role with it, or be another user"
+                f" needs{' for one region at least' if in_some_region else ''}; give that user a role with it, or be"
+                " another user"
             )
 
-    def _may(self, principal: Hashable, permission: Permission) -> bool:
+    def _may(self, principal: Hashable, permission: Permission, in_some_region: bool = False) -> bool:
         manager = self._manager
         assert manager is not None, "nobody is asked"
+        key = principal, permission, in_some_region
         with self._changed:
-            known = self._decisions.get((principal, permission))
+            known = self._decisions.get(key)
             if known is not None and known[1] > self._clock():
                 return known[0]
         try:
-            may = manager.authorize(principal, permission) is True
+            if in_some_region:
+                ask = getattr(manager, "authorize_in_some_region", None)
+                may = ask is None or ask(principal, permission) is True
+            else:
+                may = manager.authorize(principal, permission) is True
         except Exception as error:
             self._lines.error("%s: the security manager failed: %s", self._who, told_error(error))
             return False
         with self._changed:
-            _keep(self._decisions, (principal, permission), (may, self._clock() + DECISION_S), DECISIONS_MAX)
+            _keep(self._decisions, key, (may, self._clock() + DECISION_S), DECISIONS_MAX)
         return may
+
+    def _look_anew(self, principal: Hashable) -> None:
+        """Has the credentials of `principal` looked at once more: it may have been removed, and may have come back."""
+        with self._changed:
+            for key in [key for key, (each, _) in self._right.items() if each == principal]:
+                del self._right[key]
 
     def say_not_proven(self, place: str, why: str) -> None:
         """Logs that somebody has not proven the secret of the members."""
@@ -262,17 +284,24 @@ class Guard:
 
     @contextlib.contextmanager
     def watching(
-        self, principal: Hashable | None, permission: Permission, end: Callable[[], object], what: str
+        self,
+        principal: Hashable | None,
+        permission: Permission,
+        end: Callable[[], object],
+        what: str,
+        *,
+        in_some_region: bool = False,
+        goes_on: Callable[[], bool] | None = None,
     ) -> Iterator[None]:
         """Looks again and again, as long as the block runs, whether `principal` may do this, and calls `end` if not.
-        None: nobody is asked."""
+        None: nobody is asked. `in_some_region`: as for `check`. `goes_on`: asked each time, too."""
         if principal is None or self.is_open:
             yield
             return
         with self._changed:
             self._numbers += 1
             number = self._numbers
-            self._open[number] = _Open(principal, permission, end, what)
+            self._open[number] = _Open(principal, permission, in_some_region, end, goes_on, what)
             if self._thread is None and not self._stopped:
                 self._thread = EssentialThread(self._look, name=f"{self._who}-guard")
                 self._thread.start()
@@ -289,7 +318,10 @@ class Guard:
                     return
                 connections = list(self._open.values())
             for each in connections:
-                if not self._may(each.principal, each.permission):
+                if not self._may(each.principal, each.permission, each.in_some_region) or (
+                    each.goes_on is not None and not each.goes_on()
+                ):
+                    self._look_anew(each.principal)
                     self._lines.warning(
                         "%s: ended %s: %s may not do it any more",
                         self._who,
@@ -399,16 +431,27 @@ def credentials_of(user: Any, password: Any, certificate: str) -> Credentials:
 
 
 def admit(
-    guard: Guard, shown: Credentials, address: str, place: str, permission: Permission, what: str, limit_s: float
+    guard: Guard,
+    shown: Credentials,
+    address: str,
+    place: str,
+    permission: Permission,
+    what: str,
+    limit_s: float,
+    *,
+    in_some_region: bool = False,
 ) -> Hashable | None:
-    """Lets an opening of another protocol in. Returns who it is; None: nobody is asked.
+    """Lets an opening of another protocol in. Returns who it is; None: nobody is asked. `in_some_region`: as for
+    `Guard.check`.
 
     AuthenticationError, NotAuthorizedError: it is refused.
     """
     if guard.is_open:
         return None
     principal = guard.authenticate(shown, address, place, limit_s)
-    guard.check(principal, permission, f"{what} of {place}")
+    # Who may do it in all regions may do it in one.
+    if not guard.may(principal, permission):
+        guard.check(principal, permission, f"{what} of {place}", in_some_region=in_some_region)
     return principal
 
 

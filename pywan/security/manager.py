@@ -28,7 +28,12 @@ class Credentials:
 
 class SecurityManager(Protocol):
     """Decides who somebody is, and what they may do. pywan calls it from many threads, authenticates two at once, and
-    keeps what it says for some seconds."""
+    keeps what it says for some seconds.
+
+    It may also have `authorize_in_some_region(principal, permission)`: whether `principal` may do this in one region at
+    least. pywan asks that of the user of a sender who may not write all regions. Without the method it lets the
+    sender in, and asks `authorize` for each region whose events come.
+    """
 
     def authenticate(self, credentials: Credentials) -> Hashable:
         """Returns who it is, in any form whose text can be logged.

@@ -145,12 +145,14 @@ LOCATOR: Mapping[str, Needs] = {
 _OWN_LOCATOR = _OF_MEMBERS
 
 # What openings of other protocols need.
-GATEWAY = Permission(DATA, WRITE)  # A sender of another site: its connection carries events of any region.
+# A sender of another site: its connection carries events of any region. A user who may write some regions is let in,
+# and events of others are not applied.
+GATEWAY = Permission(DATA, WRITE)
 RECEIVER = Permission(DATA, READ)  # A receiver that proves itself to a sender: it gets the events of any region.
 
 
 def rows_into(region: str) -> Permission:
-    """Returns what a client needs that sends rows."""
+    """Returns what a client needs that sends rows, and the user of a sender for events of that region."""
     return Permission(DATA, WRITE, region.lstrip("/") or ANY)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,14 @@ class Users:
 
     def may(self, user: User, wanted: Permission) -> bool:
         """Returns whether a user of this file may do what needs `wanted`."""
-        return any(has.covers(wanted) for role in user.roles for has in self.roles[role])
+        return any(has.covers(wanted) for has in self._permissions_of(user))
+
+    def may_in_some_region(self, user: User, wanted: Permission) -> bool:
+        """Returns whether a user of this file may do what needs `wanted` in one region at least."""
+        return any(has.covers(replace(wanted, region=has.region)) for has in self._permissions_of(user))
+
+    def _permissions_of(self, user: User) -> Iterator[Permission]:
+        return (has for role in user.roles for has in self.roles[role])
 
 
 def check_user_name(name: Any, what: str) -> str:

@@ -69,11 +69,19 @@ class UsersFile:
         return Known(credentials.certificate, user.proof)
 
     def authorize(self, principal: Hashable, permission: Permission) -> bool:
+        users, user = self._found(principal)
+        return user is not None and users.may(user, permission)
+
+    def authorize_in_some_region(self, principal: Hashable, permission: Permission) -> bool:
+        users, user = self._found(principal)
+        return user is not None and users.may_in_some_region(user, permission)
+
+    def _found(self, principal: Hashable) -> tuple[Users, User | None]:
+        """Returns what the file says, and the user. None: the user was removed, or has another password by now."""
         users = self._now()
-        user: User | None = users.users.get(principal.name) if isinstance(principal, Known) else None
-        if user is None or not isinstance(principal, Known) or user.proof != principal.proof:
-            return False  # The user was removed, or has another password by now.
-        return users.may(user, permission)
+        user = users.users.get(principal.name) if isinstance(principal, Known) else None
+        is_the_same = user is not None and isinstance(principal, Known) and user.proof == principal.proof
+        return users, user if is_the_same else None
 
     def _now(self) -> Users:
         """Returns what the file says, as far as it can be used."""

@@ -8,8 +8,8 @@ from pywan._core.c_tables cimport (
     WAN_FAILED_NO_MEMORY, WAN_FAILED_OTHER, WAN_FAILED_REGION_NOT_FOUND, WAN_FAILED_WITHHELD,
     WAN_FAILURES_COUNT,
     WAN_PARK_PARTITIONS, WAN_QUEUE_COUNTERS_COUNT, WAN_RECEIVER_COUNTERS_COUNT,
-    WAN_RECORD_FIELDS_COUNT, wan_counter_row, wan_failure_rows, wan_queue_counter_rows, wan_receiver_counter_rows,
-    wan_record_fields)
+    WAN_RECORD_FIELDS_COUNT, wan_counter_row, wan_failure_rows, wan_parked_reason, wan_queue_counter_rows,
+    wan_receiver_counter_rows, wan_record_fields)
 
 PARK_PARTITIONS = <int>WAN_PARK_PARTITIONS
 CREATE, UPDATE, DESTROY = <int>WAN_CREATE, <int>WAN_UPDATE, <int>WAN_DESTROY
@@ -50,3 +50,8 @@ def failure_text(unsigned int reason):
     """The words for a reason of failure. A reason that this version does not know has the words of "other"."""
     found = dict(failure_rows())
     return found.get(reason, found[<int>WAN_FAILED_OTHER])
+
+
+def parked_reason(unsigned int partition):
+    """The reason for which events are in a partition of a queue of parked events."""
+    return wan_parked_reason(partition)

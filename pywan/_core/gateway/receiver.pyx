@@ -27,7 +27,8 @@ cdef class ReceiverSession(ReceiverApply):
 
     `find_region(name)` returns a RegionCore or None. `callback_apply(region, record, (partition, sequence, whether it
     may have been applied before))` is called for regions with user's Python on the way. `max_drift_ms`: stamps that are
-    further ahead of our clock are refused."""
+    further ahead of our clock are refused. `may_write(name)` says whether the sender's user may write a region; None:
+    all of them."""
     cdef object on_floors
     cdef wan_buffer unpacked
     cdef uint64_t expected_id       # The id of the batch that should come next on this connection.
@@ -36,10 +37,10 @@ cdef class ReceiverSession(ReceiverApply):
 
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, callback_apply, *,
                   uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None,
-                  on_failure=None):
+                  on_failure=None, may_write=None):
         self.mount = mount
         self.memory, self.counts, self.find_region, self.callback_apply = memory, counts, find_region, callback_apply
-        self.on_floors, self.on_failure = on_floors, on_failure
+        self.on_floors, self.on_failure, self.may_write = on_floors, on_failure, may_write
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
         self.speaks_last = True
         self.grow_partitions(memory.partitions)

@@ -12,7 +12,7 @@ from pywan._core.c_tables cimport *
 from pywan._core.base.status cimport detail_text, end_if_strayed, report_unraisable
 from pywan._core.calls.call_events cimport add_to_run, event_place, is_applied_here, note_applied_here, shared_out
 from pywan._core.gateway.applied_slot cimport applied_slot, first_failure, forget_applied, forget_failures
-from pywan._core.gateway.receiver_regions cimport is_ahead, region_of
+from pywan._core.gateway.receiver_regions cimport is_ahead, region_of, why_absent
 from pywan._core.gateway.receiver_report cimport PROGRESS_RECORDS, note_applied
 from pywan._core.gateway.receiver_rounds cimport begin_to_wait, event_round, is_round_full
 from pywan._core.gateway.receiver_streams cimport connection_partition, is_of_its_life
@@ -333,10 +333,11 @@ cdef class ReceiverApply(ReceiverRounds):
                     highest = record.stamp
                     is_given = record.flags & WAN_FLAG_GIVEN
                 possible_duplicate = number < section.duplicates or record.flags & WAN_FLAG_REPEATED
-                result = WAN_FAILED_REGION_NOT_FOUND
                 if cores[k] != NULL:
                     result = self.apply_one(cores[k], record, hashes[k], section.partition, sequence,
                                             possible_duplicate)
+                else:
+                    result = why_absent(self, record.region)
                 if result < APPLIED:
                     self.refused_code = 1
                     return 0

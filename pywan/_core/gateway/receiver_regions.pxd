@@ -3,7 +3,7 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from pywan._core.base.clock cimport Clock
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_tables cimport wan_record
+from pywan._core.c_tables cimport WAN_FAILED_NOT_PERMITTED, WAN_FAILED_REGION_NOT_FOUND, wan_record
 from pywan._core.calls.call_events cimport shared_out
 from pywan._core.gateway.receiver_report cimport ReceiverReport
 from pywan._core.gateway.source_memory cimport SourceMemory
@@ -13,11 +13,14 @@ from pywan._core.region.region_state cimport region_core
 cdef struct region_slot:
     region_core *core           # NULL: it was not found at the last look.
     uint64_t looked_batch       # The batch of this connection in which it was last looked up.
+    bint is_forbidden           # It has no core, since the sender's user may not write it.
     shared_out *shared[2]       # What is shared out of it, by round. NULL: nothing was, since it was looked up.
 
 cdef class ReceiverRegions(ReceiverReport):
     cdef SourceMemory memory        # What was applied of the sender's queue.
     cdef object find_region
+    cdef object may_write           # name -> bool: whether the sender's user may. None: all regions.
+    cdef int look_flag              # What the sender's user may write is to be looked at again.
     cdef dict names, cores
     # Regions that were replaced when batch `replaced_batch` looked them up anew. They are kept alive until the next
     # such batch.
@@ -32,6 +35,9 @@ cdef class ReceiverRegions(ReceiverReport):
     cdef uint64_t max_drift_ms
 
     cdef void begin_batch(self) noexcept nogil
+    cdef void look_at_permissions(self) noexcept with gil
+    cdef bint is_permitted(self, uint16_t number) noexcept
+    cdef void forbid(self, uint16_t number) noexcept
     cdef int learn_region(self, const wan_frame *frame) noexcept with gil
     cdef region_core *look_up(self, uint16_t number) noexcept with gil
     cdef void note_refused(self, const wan_record *record, uint32_t reason, const region_core *core) noexcept nogil
@@ -53,6 +59,13 @@ cdef inline region_core *region_of(ReceiverRegions session, uint16_t number) noe
     if core == NULL and session.regions[number].looked_batch == 0 and not session.is_named(number):
         return NULL
     return session.look_up(number)
+
+
+cdef inline int why_absent(ReceiverRegions session, uint16_t number) noexcept nogil:
+    """Why no event of the region with the sender's number is applied, which `region_of` has not found."""
+    if number < session.region_capacity and session.regions[number].is_forbidden:
+        return WAN_FAILED_NOT_PERMITTED
+    return WAN_FAILED_REGION_NOT_FOUND
 
 
 cdef inline bint is_ahead(ReceiverRegions session, const wan_record *record) noexcept nogil:

@@ -33,7 +33,35 @@ cdef class ReceiverRegions(ReceiverReport):
     cdef void begin_batch(self) noexcept nogil:
         """A batch begins: a region that was not here is looked for once more."""
         self.batch += 1
+        if wan_flag_read(&self.look_flag):
+            self.look_at_permissions()
         self.now_ms = wan_clock_receiving_ms(self.clock) if self.clock != NULL else wan_now_ms()
+
+    def look_again(self):
+        """Asks `may_write` again before the next batch. Any thread may call it."""
+        wan_flag_set(&self.look_flag, 1)
+
+    cdef void look_at_permissions(self) noexcept with gil:
+        """Takes the regions away that the sender's user may not write any more. Others stay as they are: events of
+        theirs may be on their way to other members. A region that was taken away is asked for at each later batch."""
+        wan_flag_set(&self.look_flag, 0)
+        for number in list(self.names):
+            if self.regions[<uint16_t>number].core != NULL and not self.is_permitted(number):
+                self.forbid(number)
+
+    cdef bint is_permitted(self, uint16_t number) noexcept:
+        """Whether the sender's user may write the region of that number. Not if nobody can say."""
+        try:
+            return self.may_write is None or self.may_write(self.names[number]) is True
+        except BaseException as error:
+            report_unraisable("a look at a permission", error)
+            return False
+
+    cdef void forbid(self, uint16_t number) noexcept:
+        self.regions[number].core = NULL
+        self.regions[number].looked_batch = self.batch
+        self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
+        self.regions[number].is_forbidden = True
 
     cdef int learn_region(self, const wan_frame *frame) noexcept with gil:
         cdef uint32_t number = <uint32_t>frame.id, capacity
@@ -60,6 +88,7 @@ cdef class ReceiverRegions(ReceiverReport):
             self.names[number] = name
             self.regions[number].core = NULL
             self.regions[number].looked_batch = 0
+            self.regions[number].is_forbidden = False
             self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
             return 1
         except BaseException as error:
@@ -72,7 +101,8 @@ cdef class ReceiverRegions(ReceiverReport):
         try:
             self.regions[number].looked_batch = self.batch
             self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
-            found = self.find_region(self.names[number])
+            self.regions[number].is_forbidden = not self.is_permitted(number)
+            found = None if self.regions[number].is_forbidden else self.find_region(self.names[number])
             if self.replaced_batch != self.batch:
                 self.replaced_batch = self.batch
                 self.replaced.clear()

@@ -183,8 +183,8 @@ cdef bint park_copies(Settlement self, const flight *batch, const wan_failure *f
             copy.life = batch.lives[section_of(batch, &failures[n[0]])]
             if not is_copied(self, &copy):
                 if (wan_buffer_reserve(&self.copies, sizeof(copy)) != WAN_OK
-                        or queue_append_copy(self.parked.gateway, park_reason(failures[n[0]].reason), record, False,
-                                             0) != WAN_OK):
+                        or queue_append_copy(self.parked.gateway, wan_parked_partition(failures[n[0]].reason), record,
+                                             False, 0) != WAN_OK):
                     self.callbacks.tell_failure(failures[n[0]].partition, failures[n[0]].sequence, 0xffff, &name)
                     return False
                 wan_buffer_put(&self.copies, &copy, sizeof(copy))
@@ -276,7 +276,3 @@ cdef void tell_acknowledged(Settlement self, Session session, const flight *batc
             self.callbacks.tell_acknowledged(session, raw)
     except BaseException as error:
         report_unraisable("after_acknowledgement", error)
-
-
-cdef inline uint32_t park_reason(uint32_t reason) noexcept nogil:
-    return reason if reason < WAN_PARK_PARTITIONS else WAN_FAILED_OTHER
