@@ -182,6 +182,7 @@ BEGUN_AGAIN = {
     "site/coordinator_driver.py": ["`locator NAME-coordinator`"],
     "site/locator.py": ["`locator NAME-gossip`"],
     "site/locator_claims.py": ["`-coordinators`"],
+    "site/mirror.py": ["`-mirror`"],
     "site/membership.py": ["`NAME-locator-ADDRESS`"],
     "transport/openings.py": ["`member NAME-accept`", "`receiver-accept`"],
 }

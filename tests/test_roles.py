@@ -274,6 +274,20 @@ ATTEMPTS = [
         nonce=NONCE,
         version=VERSION,
     ),
+    locator(
+        "join",
+        "coordination-mirror",
+        locator="invented",
+        address="127.0.0.1[1]",
+        stored=[0, 0],
+        records_term=0,
+        term=0,
+        nonce=NONCE,
+        version=VERSION,
+    ),
+    locator(
+        "join", "coordination-standby", me=["invented", 77], stored=[0, 0], promised=0, nonce=NONCE, version=VERSION
+    ),
     locator("manage", "change-configuration", action="put", kind="region", name="planted", attributes={}),
     locator("manage", "coordination-move-bucket", region="orders", bucket=1, what="primary", to="server"),
     locator("manage", "coordination-revoke", name="nobody"),
