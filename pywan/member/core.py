@@ -37,6 +37,7 @@ from pywan.member.handover import LostCopies, lost_copies_text, still_needed_tex
 from pywan.member.housekeeper import Housekeeper
 from pywan.member.management import ManagementService
 from pywan.member.older_events import OLDER_EVENTS
+from pywan.member.parked_events import PARKED_EVENTS, ParkedRounds
 from pywan.member.receiving import Receiving
 from pywan.member.regions import Regions
 from pywan.member.repairs import ClockRepairs
@@ -140,6 +141,7 @@ class MemberCore:
         self._server: ControlServer | None = None
         self.agent: Agent | None = None
         self.sharing: SharedRegions | None = None
+        self.parked: ParkedRounds | None = None
         self.housekeeper: Housekeeper | None = None
 
     # The start
@@ -282,6 +284,9 @@ class MemberCore:
         self.agent.start()
         self.agent.wait_joined(self._join_timeout)
         self.regions.hosting = self.sharing
+        self.parked = ParkedRounds(self.agent, self.sharing, self.senders.cores, self.links.cluster)
+        self.sharing.decided = self.parked.sharing.look
+        self.senders.parked = self.parked
         self.senders.roles = SenderRoles(self.agent, self.sharing, self.regions.make_role, self.links.cluster)
 
     @staticmethod
@@ -387,6 +392,8 @@ class MemberCore:
             return {"name": self.name, "member_id": member_id, "incarnation": incarnation, "kind": "member"}
         if request.get("op") == OLDER_EVENTS and self.sharing is not None:
             return self.sharing.answer_older(request, self.senders.queue_of)
+        if request.get("op") == PARKED_EVENTS and self.parked is not None:
+            return self.parked.sharing.answer(request)
         if request.get("op") == "queue-size":
             return {"local_queue_size": self.senders.local_queue_size(request.get("id"))}
         if request.get("op") == HAS_DECISION and self.sharing is not None:
@@ -499,12 +506,18 @@ class MemberCore:
                 if handover.is_done or left <= HANDOVER_LOOK_S or self.shutdown_requested.is_set():
                     break
                 yield self.agent.still_needed
+            self._hand_over_parked(deadline)
             lost = self.sharing.last_copies(handover.lost)
             may_end = handover.is_done or not lost or self.shutdown_requested.is_set()
             yield LostCopies(lost, is_late=not may_end)
         finally:
             if not may_end:
                 self.agent.stay()
+
+    def _hand_over_parked(self, deadline: float) -> None:
+        """Others lead the buckets now: they get the parked events that they lack."""
+        if self.parked is not None:
+            self.parked.hand_over(deadline)
 
     def close(self, maximum_shutdown_wait_time: float | None) -> None:
         """Ends the member. See `Cache.close`."""
@@ -553,10 +566,11 @@ class MemberCore:
     def _leave_site(self, agent: Agent) -> None:
         """Leaves the site when others have taken over, or when the time for that is over. What is lost is logged."""
         limit_s = 0.0 if self._waits_no_longer.is_set() else self._handover_s
+        deadline = time.monotonic() + limit_s
         agent.leave(
             limit_s,
             lambda needed: log.info("cache %s %s", self.name, still_needed_text(needed)),
-            lambda handover: self._say_lost(handover, limit_s),
+            lambda handover: (self._hand_over_parked(deadline), self._say_lost(handover, limit_s)),
         )
 
     def _say_lost(self, handover: Handover, limit_s: float) -> None:
@@ -595,6 +609,8 @@ class MemberCore:
         """Leaves the site, and ends regions, senders, housekeeper and disk stores."""
         if self.agent is not None:
             self.agent.stop()
+        if self.parked is not None:
+            self.parked.stop()
         if self.sharing is not None:
             self.sharing.stop()
         if self.state.has_membership:
