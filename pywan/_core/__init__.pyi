@@ -1120,6 +1120,9 @@ PARKED_MARK_BYTES: int
 def of_region(record: bytes, region: str) -> bytes:
     """The record of another member with this member's number of its region."""
 
+def place_in_order(record: bytes) -> tuple[int, int, int, int]:
+    """What sorts records as `ParkedIndex` does: by version, and then by mark."""
+
 class ParkedIndex:
     """What is known of the parked events of a sender that several members have. `led`: for each region, a byte for each
     of its buckets, whether this member leads the bucket's parked events."""

@@ -29,11 +29,6 @@ from pywan.stats import sender_statistics
 log = logging.getLogger("pywan.sender")
 
 
-def _version_of(record: bytes) -> tuple[int, int]:
-    fields = _core.record_fields(record)
-    return fields["stamp"], fields["stamp_site"]
-
-
 class ParkedElsewhere(Protocol):
     """The parked events that other members lead."""
 
@@ -236,7 +231,7 @@ class SenderCore:
         if elsewhere is None:
             return self.parked.shown(limit)
         records = [*self.parked.records(limit), *elsewhere.records(self, limit)]
-        records.sort(key=lambda each: _version_of(each[0]))
+        records.sort(key=lambda each: _core.place_in_order(each[0]))
         return [shown_event(*each) for each in records[:limit]]
 
     def replay_parked(self, *, force: bool) -> int:
