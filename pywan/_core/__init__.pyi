@@ -321,6 +321,9 @@ class EventQueue:
     def take_settled(self, count: int) -> list[tuple[_Record, _Position]]:
         """Waits until another member tells events as settled that this one keeps (`keep_settled`), or until
         `keep_settled` is called."""
+    @property
+    def parked_missed(self) -> int:
+        """How many events that another member has parked were not put into `parked`: others have them."""
     def park_in(self, parked: EventQueue) -> None:
         """From now on `parked` takes copies of the events that another member has parked."""
     def replay_into(self, other: EventQueue, force: bool = False, stays: int = -1) -> int:

@@ -30,6 +30,7 @@ log = logging.getLogger("pywan.sender")
 PARKED_EVENTS = "parked-events"  # The message.
 COMPARE_S = 5.0  # A holder compares with the members that lead at least so often.
 LOOK_S = 0.05  # Between two looks whether replayed events have left the queue, and two comparisons at all.
+MISSED_S = 0.2  # Between two looks whether an event that another member parked could not be kept at once.
 TIMEOUT_S = 10.0  # Of one answer.
 MARKS_MAX = 1 << 16  # In one message: 1 MiB.
 EVENTS_BYTES = 1 << 20  # Of the events of one answer, but for a single one that is longer.
@@ -484,10 +485,16 @@ class ParkedRounds:
     def _keep(self) -> None:
         while not self._ending.is_set():
             self._wanted.clear()
+            missed = self._missed()
             self.round()
             self._ending.wait(LOOK_S)
-            if not any(each.parked.are_replayed for each in self._cores()):
-                self._wanted.wait(COMPARE_S)
+            until = time.monotonic() + COMPARE_S
+            while time.monotonic() < until and self._missed() == missed:
+                if any(each.parked.are_replayed for each in self._cores()) or self._wanted.wait(MISSED_S):
+                    break
+
+    def _missed(self) -> int:
+        return sum(each.queue.parked_missed for each in self._cores())
 
     def hand_over(self, until: float) -> None:
         """Returns when those that lead have what this member has, or at this time at most (time.monotonic)."""

@@ -175,7 +175,7 @@ class Events:
                 return (
                     f"{each.member.me} has {len(each.queue)} queued events of {each.id}, sends"
                     f" {each.local_queue_size} of them, and {len(each.parked)} are parked: {counts};"
-                    f" {each.queue.positions()} {each.queue.streams()}"
+                    f" {each.queue.positions()} {each.queue.streams()}; parked: {self._kept(each.id)}"
                 )
         return ""
 
@@ -226,7 +226,7 @@ class Events:
                     len(set(versions)) == len(versions), f"{made.id} counts a parked event of {place} twice: {versions}"
                 )
             for place, refused in site.refused.items():
-                if self.is_excused(*place) or site.refused_key is None:
+                if self.is_excused(*place) or site.refused_key is None or made.enable_batch_conflation:
                     continue
                 lost = refused - set(counted[place])
                 self.world.statistics["parked events compared"] += len(refused)

@@ -834,6 +834,11 @@ cdef class EventQueue:
             wan_lock_release(&self.gateway.lock)
         self.parked = parked
 
+    @property
+    def parked_missed(self):
+        """How many events that another member has parked were not put into `parked`: others have them."""
+        return wan_read(&self.gateway.parked_missed)
+
     def keep_settled(self, bint keep):
         """With `keep`, events that another member tells as settled stay until `take_settled` takes them. Without, they
         go at once. Wakes `take_settled`. OSError: no file descriptor is left."""

@@ -77,12 +77,15 @@ cdef wan_status settled_take(gateway_queue *gateway, uint32_t count, wan_buffer 
 
 
 cdef void settled_park(void *parker, uint32_t number, uint64_t sequence, uint32_t failure) noexcept nogil:
-    """Keeps a copy of an event that another member has parked. Without room it is left out here: this member gets it
-    from the one that leads it, when the two are compared. Under the queue's lock."""
+    """Keeps a copy of an event that another member has parked. One that does not count here may be another one than
+    that member parked: it is left out, as it is without room. This member gets it from the one that leads it, when the
+    two are compared. Under the queue's lock."""
     cdef gateway_queue *gateway = <gateway_queue *>parker
-    if gateway.parked == NULL or not queue_can_read(gateway, number, sequence):
-        return
-    if failure == 0 or failure >= WAN_PARK_PARTITIONS:
+    cdef const wan_partition *partition = &gateway.queue.partitions[number]
+    if failure == 0 or failure >= <uint32_t>WAN_PARK_PARTITIONS:
         failure = WAN_FAILED_OTHER
-    queue_append_copy(gateway.parked, failure, wan_queue_at(&gateway.queue, &gateway.queue.partitions[number], sequence),
-                      False, 0)
+    if (partition.stream != NULL and sequence > wan_read(partition.stream)
+            or not queue_can_read(gateway, number, sequence)
+            or queue_append_copy(gateway.parked, failure, wan_queue_at(&gateway.queue, partition, sequence), False,
+                                 0) != WAN_OK):
+        wan_add_guarded(&gateway.parked_missed, 1)
