@@ -285,7 +285,7 @@ class MemberCore:
         self.agent.wait_joined(self._join_timeout)
         self.regions.hosting = self.sharing
         self.parked = ParkedRounds(self.agent, self.sharing, self.senders.cores, self.links.cluster)
-        self.sharing.decided = self.parked.sharing.look
+        self.sharing.decided = self.parked.sharing.decided
         self.senders.parked = self.parked
         self.senders.roles = SenderRoles(self.agent, self.sharing, self.regions.make_role, self.links.cluster)
 

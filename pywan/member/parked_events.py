@@ -16,7 +16,7 @@ from pywan.base.addresses import Address
 from pywan.base.lines import Outage
 from pywan.base.threads import start_essential
 from pywan.config.values import to_bool, to_int
-from pywan.coordination.tables import NO_DECISION, DecisionId, Incarnation, is_role
+from pywan.coordination.tables import Incarnation, is_role
 from pywan.errors import ConnectivityError, ProtocolError, PywanError
 from pywan.gateway.parked import Led
 from pywan.gateway.sender_core import SenderCore
@@ -55,12 +55,16 @@ class _Region:
     led: bytes  # Whether it leads.
     alone: bytes  # Whether it leads, and nobody else holds the bucket.
 
+    def of_nobody(self) -> _Region:
+        nothing = bytes(len(self.led))
+        return _Region([None] * len(nothing), nothing, nothing, nothing)
+
 
 @dataclass
 class _Known:
-    """The same of one sender, as of a decision."""
+    """The same of one sender, as of some call of `decided`."""
 
-    decision: DecisionId = NO_DECISION
+    generation: int = 0
     me: Incarnation | None = None
     regions: dict[str, _Region] = field(default_factory=dict)
     others: list[Incarnation] = field(default_factory=list)  # The other members that have the sender.
@@ -88,11 +92,18 @@ class ParkedSharing:
         """`run`: does steps to their end. `look`: has `round` run soon; it returns at once."""
         self._agent, self._sharing, self._cores, self._run = agent, sharing, cores, run
         self.look = look
+        self._generation = 0  # Counts the calls of `decided`.
         self._lock = threading.Lock()  # Guards these.
         self._known: dict[str, _Known] = {}  # By sender.
         # The marks that another member has, and this one lacks as their leader: by sender, region, that member, and the
         # part of the marks that was compared.
         self._offered: dict[tuple[str, str, Incarnation, int], bytes] = {}
+
+    def decided(self) -> None:
+        """The member has taken newer metadata, as a whole."""
+        with self._lock:
+            self._generation += 1
+        self.look()
 
     def add(self, core: SenderCore) -> None:
         """A sender was made on this member."""
@@ -108,17 +119,20 @@ class ParkedSharing:
         return [(name, region.alone) for name, region in self._view(core).regions.items()]
 
     def _view(self, core: SenderCore) -> _Known:
-        """Returns what the newest metadata say. Of a region that is gone from the site, what they said last."""
-        tables, me = self._agent.tables, self._agent.me
+        """Returns what the newest metadata say. Of a region that is gone from the site, what they said last, as long as
+        this member is the same incarnation. What is seen while metadata are taken is seen anew after `decided`."""
+        me = self._agent.me
         with self._lock:
             known = self._known.get(core.id)
-            if known is not None and (known.decision, known.me) == (tables.newest, me):
+            if known is not None and (known.generation, known.me) == (self._generation, me):
                 return known
-            decision, members = tables.newest, list(tables.members.values())
+            tables = self._agent.tables
+            members, attributes = list(tables.members.values()), dict(list(tables.regions.items()))
             hosts = {each.incarnation for each in members if role_name(core.id) in dict(each.hosting)}
-            found = _Known(decision, me, {}, sorted(hosts - {me}))
+            found = _Known(self._generation, me, {}, sorted(hosts - {me}))
             if known is not None:
-                found.regions.update(known.regions)
+                is_same = known.me == me
+                found.regions = {name: each if is_same else each.of_nobody() for name, each in known.regions.items()}
             runs = running(members).get(core.id, set())
             primary = None if core.attributes.parallel else self._sharing.sender_primary(core.id)
             buckets: dict[str, dict[int, Any]] = {}
@@ -126,7 +140,9 @@ class ParkedSharing:
                 if not is_role(key.region):
                     buckets.setdefault(key.region, {})[key.number] = bucket
             for name, of_region in buckets.items():
-                count = max(of_region) + 1
+                if name not in attributes:
+                    continue
+                count = attributes[name].total_num_buckets
                 leaders: list[Incarnation | None] = [None] * count
                 held, led, alone = bytearray(count), bytearray(count), bytearray(count)
                 for number, bucket in of_region.items():
@@ -313,8 +329,8 @@ class ParkedSharing:
     def _ask_leaders(
         self, core: SenderCore, ask: Callable[[Incarnation], Steps[bool]], done: Callable[[], str]
     ) -> Steps[None]:
-        """Asks each other member that leads parked events, those too that lead since others are gone. ConnectivityError:
-        one does not answer, for as long as a call is tried; the others did what was asked."""
+        """Asks each other member that leads parked events, those too that lead since others are gone.
+        ConnectivityError: one does not answer, for as long as a call is tried; the others did what was asked."""
         until_us = _core.monotonic_us() + int(self._sharing.call_timeout_s * 1e6)
         answered: set[Incarnation] = set()
         while True:
@@ -462,7 +478,11 @@ class ParkedRounds:
     """Runs the comparisons of a member in a thread of their own, and asks over control connections."""
 
     def __init__(
-        self, agent: RoleAgent, sharing: RoleSharing, cores: Callable[[], Collection[SenderCore]], way: Way = PLAIN.cluster
+        self,
+        agent: RoleAgent,
+        sharing: RoleSharing,
+        cores: Callable[[], Collection[SenderCore]],
+        way: Way = PLAIN.cluster,
     ) -> None:
         self._agent, self._way = agent, way
         self._wanted, self._ending = threading.Event(), threading.Event()

@@ -174,7 +174,7 @@ class MemberSenders:
         self.parked = ParkedSharing(
             member.agent, member.sharing, lambda: list(self.by_id.values()), self._run_aside, self._compare_soon
         )
-        member.sharing.decided = self._compare_soon
+        member.sharing.decided = self.parked.decided
         member.every(COMPARE_US, self._compare)
         self.by_id: dict[str, SimulatedSender] = {}
         for each in made:
