@@ -47,7 +47,7 @@ enum {
 };
 /* Why an event of a stream was parked is in the byte above WAN_HOLE_PARKED: WAN_FAILED_*, or 0 if that is not known. */
 #define WAN_HOLE_PARKED_FOR(failure) (WAN_HOLE_PARKED | (uint32_t)(failure) << 8)
-#define WAN_HOLE_KIND(reason)        ((uint32_t)(reason)&0xff)
+#define WAN_HOLE_KIND(reason)        ((uint32_t)(reason) & 0xff)
 #define WAN_HOLE_FAILURE(reason)     ((uint32_t)(reason) >> 8)
 typedef struct {
     uint32_t partition;

@@ -1160,9 +1160,7 @@ class ParkedIndex:
         """Parks a record in the place of the one of the same event."""
     def drop(self, led: Iterable[tuple[str, bytes]]) -> bytes:
         """Lets all events leave that are parked and led here. Returns their marks."""
-    def replay(
-        self, to: EventQueue, led: Iterable[tuple[str, bytes]], force: bool = False, stays: int = -1
-    ) -> int:
+    def replay(self, to: EventQueue, led: Iterable[tuple[str, bytes]], force: bool = False, stays: int = -1) -> int:
         """Queues these events again. They stay parked, unseen, until `finish`."""
     def finish(self, to: EventQueue) -> bytes:
         """Lets the events leave that have left the queue again. Returns their marks."""

@@ -567,10 +567,15 @@ class MemberCore:
         """Leaves the site when others have taken over, or when the time for that is over. What is lost is logged."""
         limit_s = 0.0 if self._waits_no_longer.is_set() else self._handover_s
         deadline = time.monotonic() + limit_s
+
+        def handed_over(handover: Handover) -> None:
+            self._hand_over_parked(deadline)
+            self._say_lost(handover, limit_s)
+
         agent.leave(
             limit_s,
             lambda needed: log.info("cache %s %s", self.name, still_needed_text(needed)),
-            lambda handover: (self._hand_over_parked(deadline), self._say_lost(handover, limit_s)),
+            handed_over,
         )
 
     def _say_lost(self, handover: Handover, limit_s: float) -> None:

@@ -86,7 +86,7 @@ class ParkedSharing:
         agent: RoleAgent,
         sharing: RoleSharing,
         cores: Callable[[], Iterable[SenderCore]],
-        run: Callable[[Steps[T]], T],
+        run: Callable[[Steps[Any]], Any],
         look: Callable[[], None],
     ) -> None:
         """`run`: does steps to their end. `look`: has `round` run soon; it returns at once."""
@@ -278,7 +278,8 @@ class ParkedSharing:
 
     def records(self, core: SenderCore, limit: int) -> list[tuple[bytes, str]]:
         """Returns up to `limit` parked events that each other member leads, with the reason in words."""
-        return self._run(self._records(core, limit))
+        found: list[tuple[bytes, str]] = self._run(self._records(core, limit))
+        return found
 
     def _records(self, core: SenderCore, limit: int) -> Steps[list[tuple[bytes, str]]]:
         found: list[tuple[bytes, str]] = []
@@ -301,11 +302,12 @@ class ParkedSharing:
 
     def replay(self, core: SenderCore, count: int, *, force: bool) -> int:
         """Has the other members replay what they lead. Returns how many events were replayed, with `count` more."""
-        return self._run(self._count(core, {"what": "replay", "force": force}, count, "queued again"))
+        question = {"what": "replay", "force": force}
+        return int(self._run(self._count(core, question, count, "queued again")))
 
     def drop(self, core: SenderCore, count: int) -> int:
         """The same for a drop."""
-        return self._run(self._count(core, {"what": "drop"}, count, "dropped"))
+        return int(self._run(self._count(core, {"what": "drop"}, count, "dropped")))
 
     def drop_here(self, core: SenderCore) -> int:
         """Drops what this member leads, and tells the others."""

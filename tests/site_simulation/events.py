@@ -186,7 +186,7 @@ class Events:
         return any(len(set(each.values())) > 1 for each in self._kept(sender.id).values())
 
     def _kept(self, id: str) -> dict[BucketKey, dict[str, frozenset[tuple[str, int, int]]]]:
-        """Returns the parked events of each bucket at each of its holders that has the sender, as (key, stamp, site)."""
+        """Returns the parked events of each bucket at each holder that has the sender, as (key, stamp, site)."""
         found: dict[BucketKey, dict[str, frozenset[tuple[str, int, int]]]] = {}
         records: dict[str, dict[BucketKey, set[tuple[str, int, int]]]] = {}
         for name, (_, senders) in self.senders.items():

@@ -36,8 +36,8 @@ from pywan.copies.copies_session import CopiesSession
 from pywan.copies.peer_session import PeerSession, asked_of
 from pywan.errors import IllegalStateError, ProtocolError, PywanError
 from pywan.member.hosting import site_attributes, weight_of
-from pywan.member.parked_events import PARKED_EVENTS
 from pywan.member.older_events import OLDER_EVENTS, NotNow, OlderEvents, Wanted, fields_of
+from pywan.member.parked_events import PARKED_EVENTS
 from pywan.member.sender_roles import ids_of
 from pywan.member.sharing import SharedRegions
 from pywan.protocol import between_members as wire

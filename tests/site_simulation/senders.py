@@ -232,7 +232,9 @@ class MemberSenders:
         def done(count: int) -> None:
             statistics["parked events replayed"] += count
 
-        self.run(self.parked._count(core, {"what": "replay", "force": False}, core.replay_parked_here(force=False), ""), done)
+        self.run(
+            self.parked._count(core, {"what": "replay", "force": False}, core.replay_parked_here(force=False), ""), done
+        )
 
     def _make(self, made: SenderAttributes, buckets: int, events: Events) -> SimulatedSender:
         sender = SimulatedSender(

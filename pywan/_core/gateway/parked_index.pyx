@@ -154,8 +154,8 @@ cdef class ParkedIndex:
                 and wan_queue_at(&self.gateway.queue, partition, event.sequence) != NULL)
 
     cdef wan_status note(self, uint32_t partition, uint64_t sequence) noexcept nogil:
-        """Notes one record. Under the queue's lock. An event that is there twice has one record afterwards, and one that
-        has left has none."""
+        """Notes one record. Under the queue's lock. An event that is there twice has one record afterwards, and one
+        that has left has none."""
         cdef const wan_record *record = wan_queue_at(&self.gateway.queue, &self.gateway.queue.partitions[partition],
                                                      sequence)
         cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
@@ -165,7 +165,8 @@ cdef class ParkedIndex:
         if status != WAN_OK:
             return status
         event = wan_parked_find(&self.table, &mark)
-        if event != NULL and (event.state == WAN_PARKED_LEFT or event.state == WAN_PARKED_HERE and self.is_there(event)):
+        if event != NULL and (event.state == WAN_PARKED_LEFT
+                              or event.state == WAN_PARKED_HERE and self.is_there(event)):
             wan_queue_make_hole(&self.gateway.queue, partition, sequence, WAN_HOLE_DROPPED)
             return WAN_OK
         if event != NULL and self.is_there(event):      # It was queued again, and refused again.
@@ -230,7 +231,7 @@ cdef class ParkedIndex:
             return 0
         memset(&regions, 0, sizeof(regions))
         try:
-            kept = self.regions_of(led, &regions)
+            _kept = self.regions_of(led, &regions)
             with nogil:
                 for n in range(self.table.capacity):
                     if self.table.events[n].state == WAN_PARKED_HERE and is_led(&self.table.events[n], &regions):
@@ -250,7 +251,7 @@ cdef class ParkedIndex:
         memset(&events, 0, sizeof(events))
         memset(&copies, 0, sizeof(copies))
         try:
-            kept = self.regions_of(led, &regions)
+            _kept = self.regions_of(led, &regions)
             with nogil:
                 status = self.select(&regions, &events)
             raise_for(status, f"parked events of queue {self.parked.name!r}")
@@ -305,8 +306,8 @@ cdef class ParkedIndex:
                         sum = <uint64_t *>sums.bytes + 2 * wan_hash_bucket(event.key_hash, buckets)
                         sum[0] += 1
                         sum[1] += event.mark.low ^ event.mark.high
-            return [(b, (<uint64_t *>sums.bytes)[2 * b], (<uint64_t *>sums.bytes)[2 * b + 1] >> 2) for b in range(buckets)
-                    if (<uint64_t *>sums.bytes)[2 * b]]
+            sum = <uint64_t *>sums.bytes
+            return [(b, sum[2 * b], sum[2 * b + 1] >> 2) for b in range(buckets) if sum[2 * b]]
         finally:
             wan_buffer_close(&sums)
 
@@ -480,8 +481,8 @@ cdef class ParkedIndex:
     # They leave.
 
     def leave(self, bytes marks):
-        """The events with these marks were replayed or dropped: they go here too, and do not come back. Returns how many
-        were here."""
+        """The events with these marks were replayed or dropped: they go here too, and do not come back. Returns how
+        many were here."""
         check_marks(marks)
         cdef const wan_event_mark *each = <const wan_event_mark *>PyBytes_AS_STRING(marks)
         cdef uint64_t count = len(marks) // MARK_BYTES, n, before = self.table.here + self.table.replayed
@@ -549,7 +550,7 @@ cdef class ParkedIndex:
         memset(&regions, 0, sizeof(regions))
         memset(&events, 0, sizeof(events))
         try:
-            kept = self.regions_of(led, &regions)
+            _kept = self.regions_of(led, &regions)
             with nogil:
                 status = self.select(&regions, &events)
                 for n in range(events.count):
@@ -580,7 +581,7 @@ cdef class ParkedIndex:
         memset(&events, 0, sizeof(events))
         memset(&copy, 0, sizeof(copy))
         try:
-            kept = self.regions_of(led, &regions)
+            _kept = self.regions_of(led, &regions)
             with nogil:
                 status = self.select(&regions, &events)
                 for n in range(events.count):
