@@ -19,8 +19,8 @@ from pywan.gateway.receiver_ends import ReceiverEnds
 from pywan.gateway.remote import RemoteReceivers
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
-from pywan.member.regions import Regions
 from pywan.member.parked_events import ParkedRounds
+from pywan.member.regions import Regions
 from pywan.member.sender_roles import SenderRoles, is_shared_sender
 from pywan.member.state import MemberFolder, MemberState
 from pywan.member.stores import DiskStores
