@@ -50,8 +50,8 @@ class SenderCore:
     begun to run, and when it has ended; `wait_known()` returns when the other members know that. `is_primary()` says
     whether this member is the one that sends, if it runs. `queued_elsewhere()` asks the other members how many events
     they send; `flush_elsewhere(seconds)` has them send those without waiting for full batches, and returns whether all
-    have left. `kept_elsewhere()` says how many of the events here others have too. `parked_elsewhere` asks other members
-    for the parked events that they lead; None: this member has all.
+    have left. `kept_elsewhere()` says how many of the events here others have too. `parked_elsewhere` asks other
+    members for the parked events that they lead; None: this member has all.
     """
 
     def __init__(

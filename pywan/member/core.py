@@ -390,10 +390,8 @@ class MemberCore:
             member_id = self.state.membership.member_id
             incarnation = self.agent.me.member_id if self.agent is not None else member_id
             return {"name": self.name, "member_id": member_id, "incarnation": incarnation, "kind": "member"}
-        if request.get("op") == OLDER_EVENTS and self.sharing is not None:
-            return self.sharing.answer_older(request, self.senders.queue_of)
-        if request.get("op") == PARKED_EVENTS and self.parked is not None:
-            return self.parked.sharing.answer(request)
+        if request.get("op") in (OLDER_EVENTS, PARKED_EVENTS) and self.sharing is not None:
+            return self._answer_about_events(self.sharing, request)
         if request.get("op") == "queue-size":
             return {"local_queue_size": self.senders.local_queue_size(request.get("id"))}
         if request.get("op") == HAS_DECISION and self.sharing is not None:
@@ -404,6 +402,12 @@ class MemberCore:
         if not self._is_ready:
             raise IllegalStateError(f"member {self.name} is starting; ask again in a moment")
         return self.management.handle(request, peer)
+
+    def _answer_about_events(self, sharing: SharedRegions, request: dict[str, Any]) -> dict[str, Any]:
+        """Answers a member that lacks queued events, or compares parked ones."""
+        if request["op"] == OLDER_EVENTS:
+            return sharing.answer_older(request, self.senders.queue_of)
+        return {} if self.parked is None else self.parked.sharing.answer(request)
 
     def _take_tables(self, tables: Tables) -> None:
         """Takes what the coordinator has decided. Regions that were destroyed everywhere go here too."""
