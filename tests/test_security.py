@@ -116,6 +116,7 @@ def test_each_operation_is_in_the_table():
         "has-decision",
         "older-events",
         "owns-opening",
+        "parked-events",
         "ping",
         "queue-size",
     }

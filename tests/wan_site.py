@@ -144,6 +144,13 @@ class Substitutes(pywan.GatewayEventSubstitutionFilter):
         return "another value"
 
 
+class Fails(pywan.GatewayEventSubstitutionFilter):
+    """Has no value to send."""
+
+    def get_substitute_value(self, event: Any) -> Any:
+        raise ValueError("no value")
+
+
 class Acknowledged(FourOfFive):
     """Lets all through."""
 
@@ -183,6 +190,10 @@ class WanProcess(SiteProcess):
     def sender(self, id: str, method: str, *arguments: Any, **named: Any) -> Any:
         found = getattr(self.cache.gateway_sender(id), method)
         return found(*arguments, **named) if callable(found) else found
+
+    def parked_kept(self, id: str) -> int:
+        """Returns how many parked events the member keeps, for others too."""
+        return len(self.cache.gateway_sender(id)._core.parked.queue)
 
     def statistics(self, id: str) -> dict[str, Any]:
         return dict(self.cache.gateway_sender(id).stats)

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 
+#include "record/wan_failure.h"
 #include "region/wan_table.h"
 
 #define SEQUENCE_MAX (UINT64_MAX / 2) /* Nobody makes so many changes, and a sum with a count stays a number. */
@@ -165,13 +166,19 @@ static wan_status check_answer(const uint8_t *payload, uint64_t length)
     return WAN_OK;
 }
 
+static int is_reason(uint32_t reason)
+{
+    const uint32_t kind = WAN_HOLE_KIND(reason);
+    if (kind == 0 || kind == WAN_HOLE_MOVED || kind >= WAN_HOLE_REASONS) return 0;
+    return reason == kind || (kind == WAN_HOLE_PARKED && WAN_HOLE_FAILURE(reason) < WAN_PARK_PARTITIONS);
+}
+
 static wan_status check_exceptions(const wan_lane_settled *settled, const wan_exception *each)
 {
     uint64_t last = settled->explained;
     for (uint32_t n = 0; n < settled->exceptions; n++, each++) {
         if (each->first <= last || each->first > settled->through || each->count == 0
-            || each->count - 1 > settled->through - each->first || each->reason == 0 || each->reason == WAN_HOLE_MOVED
-            || each->reason >= WAN_HOLE_REASONS)
+            || each->count - 1 > settled->through - each->first || !is_reason(each->reason))
             return WAN_FAIL(WAN_CORRUPT,
                             "a lane tells that %" PRIu32 " events of bucket %" PRIu32 " from sequence %" PRIu64
                             " on left for reason %" PRIu32,

@@ -956,6 +956,8 @@ static void leave(wan_queue *queue, uint32_t number, uint64_t first, uint64_t la
         if (first <= partition->removed) first = partition->removed + 1;
         first = wan_queue_next_live(partition, first, last < partition->appended ? last : partition->appended);
         if (!first) return;
+        if (queue->park && WAN_HOLE_KIND(reason) == WAN_HOLE_PARKED)
+            queue->park(queue->parker, number, first, WAN_HOLE_FAILURE(reason));
         if (first <= partition->peeked) wan_queue_pin(queue, number, first);
         make_hole(queue, partition, first, reason);
         queue->removed_by_primary++; /* The member that removed them counts them by their reasons. */

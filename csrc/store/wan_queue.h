@@ -46,6 +46,10 @@ enum {
     WAN_HOLE_UNKNOWN = 9, /* Another member removed it, and nobody told why. */
     WAN_HOLE_REASONS
 };
+/* Why an event of a stream was parked is in the byte above WAN_HOLE_PARKED: WAN_FAILED_*, or 0 if that is not known. */
+#define WAN_HOLE_PARKED_FOR(failure) (WAN_HOLE_PARKED | (uint32_t)(failure) << 8)
+#define WAN_HOLE_KIND(reason)        ((uint32_t)(reason) & 0xff)
+#define WAN_HOLE_FAILURE(reason)     ((uint32_t)(reason) >> 8)
 typedef struct {
     uint32_t partition;
     uint32_t reason;
@@ -59,7 +63,7 @@ _Static_assert(sizeof(wan_hole) == 16, "a hole in a log is a format");
 typedef struct {
     uint64_t first;
     uint32_t count;
-    uint32_t reason; /* WAN_HOLE_* */
+    uint32_t reason; /* WAN_HOLE_*, or WAN_HOLE_PARKED_FOR */
 } wan_exception;
 
 _Static_assert(sizeof(wan_exception) == 16, "an exception is a format");
@@ -189,6 +193,10 @@ typedef struct {
      * disk. If they became holes at once, a crash could lose both: a batch passes over the older one, and the newer one
      * was not written. Otherwise NULL. */
     wan_buffer *superseded;
+    /* Another member has parked an event that is here too: keeps a copy of it before it leaves. Under the queue's lock.
+     * NULL: nobody does. */
+    void (*park)(void *parker, uint32_t partition, uint64_t sequence, uint32_t failure);
+    void *parker;
     uint64_t conflated; /* Events that a newer update has ever replaced in the queue. */
     uint64_t forgotten; /* Events that went because a bucket began anew here. */
     /* Events that went because another member, which sends them, was done with them. */
@@ -386,7 +394,8 @@ typedef struct {
 } wan_settled;
 /* Takes what another member says. It never had the events through `after`; so nothing happens if one of those is here
  * still, or may come. `whole`: no event through `after` comes any more, so that holes are not waited for. Events that
- * are exceptions leave at once, counted as removed by the primary. Those whose reason nobody told become
+ * are exceptions leave at once, counted as removed by the primary; those that were parked go to `park` before. Those
+ * whose reason nobody told become
  * exceptions too (WAN_HOLE_UNKNOWN). A member that does not lead is not believed where it leaves reasons out: the one
  * that leads may tell them still. The others stay until wan_queue_go_on_settling takes them. */
 void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, const wan_settled *said, int whole);

@@ -51,6 +51,7 @@ from pywan._core.gateway.dispatcher import DispatcherSession
 from pywan._core.gateway.event_batch import AsyncEvent, EventBatch
 from pywan._core.gateway.event_columns import EventColumns
 from pywan._core.gateway.listener_stream import run_listener
+from pywan._core.gateway.parked_index import PARKED_MARK_BYTES, ParkedIndex, of_region, place_in_order
 from pywan._core.gateway.receiver import ReceiverSession
 from pywan._core.gateway.receiver_apply import APPLY_DONE, APPLY_ELSEWHERE, APPLY_LOST
 from pywan._core.gateway.source_memory import ReceiverCounts, SourceMemory

@@ -354,6 +354,11 @@ class EventQueue:
     def take_settled(self, count: int) -> list[tuple[_Record, _Position]]:
         """Waits until another member tells events as settled that this one keeps (`keep_settled`), or until
         `keep_settled` is called."""
+    @property
+    def parked_missed(self) -> int:
+        """How many events that another member has parked were not put into `parked`: others have them."""
+    def park_in(self, parked: EventQueue) -> None:
+        """From now on `parked` takes copies of the events that another member has parked."""
     def replay_into(self, other: EventQueue, force: bool = False, stays: int = -1) -> int:
         """Moves every event to the end of another queue."""
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
@@ -1167,6 +1172,53 @@ class EventColumns:
         """Returns a column for each of these, by its name: "operation" (8 bits: 0 create, 1 update, 2 destroy),
         "timestamp" (64 bits, milliseconds since 1970), "stamp", "sequence", "event_sequence" (64 bits), "partition",
         "event_member", "event_thread" (32 bits), "origin_site" (8 bits), "possible_duplicate" (one bit)."""
+
+PARKED_MARK_BYTES: int
+
+def of_region(record: bytes, region: str) -> bytes:
+    """The record of another member with this member's number of its region."""
+
+def place_in_order(record: bytes) -> tuple[int, int, int, int]:
+    """What sorts records as `ParkedIndex` does: by version, and then by mark."""
+
+class ParkedIndex:
+    """What is known of the parked events of a sender that several members have. `led`: for each region, a byte for each
+    of its buckets, whether this member leads the bucket's parked events."""
+
+    def __init__(self, parked: EventQueue) -> None: ...
+    @property
+    def replayed(self) -> int:
+        """How many events are queued again, and parked until they have left the queue."""
+    def refresh(self) -> None:
+        """Looks at what was parked since the last call, and at what was taken out otherwise."""
+    def count(self, led: Iterable[tuple[str, bytes]]) -> int:
+        """How many events are parked and led here."""
+    def shown(self, led: Iterable[tuple[str, bytes]], limit: int) -> list[tuple[int, bytes]]:
+        """Up to `limit` of these events, in order, as (reason, record)."""
+    def sums(self, region: str, buckets: int) -> list[tuple[int, int, int]]:
+        """(bucket, count, sum of the marks) of each bucket that has events here."""
+    def marks(self, region: str, buckets: bytes, part: int = 0, parts: int = 1) -> bytes:
+        """The marks of some buckets of a region, or of one of so many parts of them."""
+    def compare(self, region: str, buckets: bytes, part: int, parts: int, theirs: bytes) -> tuple[bytes, bytes, bytes]:
+        """The marks of those that have left, that are lacking here, and that are lacking there."""
+    def lacking(self, marks: bytes) -> tuple[bytes, bytes]:
+        """Of these marks, those that have left, and those that are lacking here."""
+    def copy(self, marks: bytes, most: int) -> tuple[bytes, int]:
+        """About `most` bytes of the events with these marks, and how many of the marks were looked at."""
+    def take(self, region: str, events: bytes) -> int:
+        """Parks what another member's `copy` returned. Returns how many events were new."""
+    def leave(self, marks: bytes) -> int:
+        """These events were replayed or dropped. Returns how many were here."""
+    def forget(self, marks: bytes) -> None:
+        """These events are another member's to keep."""
+    def replace(self, record: bytes, reason: int) -> None:
+        """Parks a record in the place of the one of the same event."""
+    def drop(self, led: Iterable[tuple[str, bytes]]) -> bytes:
+        """Lets all events leave that are parked and led here. Returns their marks."""
+    def replay(self, to: EventQueue, led: Iterable[tuple[str, bytes]], force: bool = False, stays: int = -1) -> int:
+        """Queues these events again. They stay parked, unseen, until `finish`."""
+    def finish(self, to: EventQueue) -> bytes:
+        """Lets the events leave that have left the queue again. Returns their marks."""
 
 def run_listener(
     session: Session, deliver: Callable[[EventBatch], list[tuple[int, int]] | None], queue: str, numbering: int

@@ -16,7 +16,29 @@ cdef extern from "store/wan_sources.h" nogil:
     wan_status wan_sources_load(wan_sources *sources, const uint8_t *bytes, uint64_t length)
     void wan_sources_close(wan_sources *sources)
 
+cdef extern from "store/wan_parked.h" nogil:
+    enum: WAN_PARKED_FREE, WAN_PARKED_HERE, WAN_PARKED_REPLAYED, WAN_PARKED_LEFT
+    ctypedef struct wan_event_mark:
+        uint64_t low, high
+    ctypedef struct wan_parked_event:
+        wan_event_mark mark
+        uint64_t key_hash, stamp, sequence, replayed
+        uint16_t region, replayed_partition
+        uint8_t partition, state, stamp_site
+    ctypedef struct wan_parked:
+        wan_parked_event *events
+        uint64_t capacity, used, here, replayed, left
+    wan_event_mark wan_mark_of(const wan_record *record, uint64_t key_hash)
+    wan_parked_event *wan_parked_find(const wan_parked *parked, const wan_event_mark *mark)
+    wan_status wan_parked_reserve(wan_parked *parked)
+    wan_parked_event *wan_parked_add(wan_parked *parked, const wan_event_mark *mark)
+    void wan_parked_set(wan_parked *parked, wan_parked_event *event, uint8_t state)
+    wan_status wan_parked_leave(wan_parked *parked, const wan_event_mark *mark)
+    void wan_parked_forget(wan_parked *parked, wan_parked_event *event)
+    void wan_parked_close(wan_parked *parked)
+
 cdef extern from "store/wan_queue.h" nogil:
+    uint32_t WAN_HOLE_PARKED_FOR(uint32_t failure)
     enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH
     enum: WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED, WAN_HOLE_CLEARED, WAN_HOLE_REASONS
     enum: WAN_EXCEPTIONS_MAX
@@ -70,6 +92,8 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t conflated, forgotten, removed_by_primary
         wan_buffer *holes
         wan_buffer *superseded
+        void (*park)(void *parker, uint32_t partition, uint64_t sequence, uint32_t failure) noexcept nogil
+        void *parker
         const wan_breakage *broken
     ctypedef struct wan_reservation:
         uint8_t *at

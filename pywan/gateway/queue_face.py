@@ -176,12 +176,13 @@ class QueueFace(Described):
 
     @property
     def parked_count(self) -> int:
-        """The number of parked events: those that failed at the other end, or whose substitution filter failed, and
-        that are kept here."""
+        """The number of parked events: those that failed at the other end, or whose substitution filter failed. Of a
+        gateway sender that several members have, each event counts at the member that sends the events of its
+        bucket. Other members keep it too."""
         return len(self._core.parked)
 
     def parked(self, limit: int = 100) -> list[dict[str, Any]]:
-        """Returns parked events, the oldest first.
+        """Returns parked events, the oldest first. Of a gateway sender, those of all members of the site.
 
         Args:
             limit: How many events to return at most.
@@ -190,7 +191,7 @@ class QueueFace(Described):
             One map for each event, with "region", "operation", "key", "value", "timestamp" (milliseconds since 1970)
                 and "reason": why it could not be applied.
         """
-        return self._core.parked.shown(limit)
+        return self._core.parked_events(limit)
 
     def replay_parked(self, *, force: bool = False) -> int:
         """Queues every event again that is parked now, behind the events that wait.
@@ -203,7 +204,7 @@ class QueueFace(Described):
         Returns:
             The number of events that were queued again.
         """
-        return self._core.parked.replay_into(self._core.queue, self._core.filters.mask_again, force=force)
+        return self._core.replay_parked(force=force)
 
     def drop_parked(self) -> int:
         """Forgets every parked event. The ledger still counts them as parked.
@@ -211,7 +212,7 @@ class QueueFace(Described):
         Returns:
             The number of events that were forgotten.
         """
-        return self._core.parked.drop()
+        return self._core.drop_parked()
 
     # How it shows itself
 

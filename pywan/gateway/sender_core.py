@@ -9,7 +9,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 from pywan import _core
 from pywan.config.attributes import QueueAttributes
@@ -19,7 +19,7 @@ from pywan.gateway.dispatchers import Dispatchers, Ends
 from pywan.gateway.filters import SenderFilters
 from pywan.gateway.lag import Lag
 from pywan.gateway.logs import SenderLogs
-from pywan.gateway.parked import ParkedEvents
+from pywan.gateway.parked import Led, ParkedEvents, shown_event
 from pywan.gateway.queue import SenderQueue, overflow_directory
 from pywan.gateway.status import SenderStatus
 from pywan.gateway.telling import FloorTelling
@@ -27,6 +27,17 @@ from pywan.region.callback_lock import LifeCycleLock
 from pywan.stats import sender_statistics
 
 log = logging.getLogger("pywan.sender")
+
+
+class ParkedElsewhere(Protocol):
+    """The parked events that other members lead."""
+
+    def alone(self, core: SenderCore) -> Led: ...
+    def records(self, core: SenderCore, limit: int) -> list[tuple[bytes, str]]: ...
+    def replay(self, core: SenderCore, count: int, *, force: bool) -> int: ...
+    def drop(self, core: SenderCore, count: int) -> int: ...
+    def drop_here(self, core: SenderCore) -> int: ...
+    def look(self) -> None: ...
 
 
 class SenderCore:
@@ -39,8 +50,9 @@ class SenderCore:
     begun to run, and when it has ended; `wait_known()` returns when the other members know that. `is_primary()` says
     whether this member is the one that sends, if it runs. `queued_elsewhere()` asks the other members how many events
     they send; `flush_elsewhere(seconds)` has them send those without waiting for full batches, and returns whether all
-    have left. `kept_elsewhere()` says how many of the events here others have too.
-    `memory` is the limit that the queues count for.
+    have left. `kept_elsewhere()` says how many of the events here others have too. `parked_elsewhere` asks other
+    members for the parked events that they lead; None: this member has all. `memory` is the limit that the queues count
+    for.
     """
 
     def __init__(
@@ -63,6 +75,7 @@ class SenderCore:
         kept_elsewhere: Callable[[], int] = lambda: 0,
         lacks: Callable[[], list[str]] = list,
         memory: _core.MemoryLimit | None = None,
+        parked_elsewhere: ParkedElsewhere | None = None,
     ) -> None:
         self.attributes = attributes
         self.id, self.what, self.label = attributes.core_id, attributes.what, attributes.label
@@ -72,6 +85,7 @@ class SenderCore:
         self._is_primary, self._queued_elsewhere = is_primary, queued_elsewhere
         self._flush_elsewhere = flush_elsewhere
         self._kept_elsewhere = kept_elsewhere
+        self._parked_elsewhere = parked_elsewhere
         # Whether it takes events, and whether regions stamp them as reaching its site: because it runs here, or
         # because it is serial and runs on another member. The lock of them guards them.
         self._takes_here = self._reaches_here = self._runs_elsewhere = False
@@ -207,8 +221,45 @@ class SenderCore:
         """Counts the events that would be lost with the process."""
         if self.queue.persistent:
             return {}
-        counts = {"queued": max(len(self.queue) - self._kept_elsewhere(), 0), "parked": len(self.parked)}
+        counts = {"queued": max(len(self.queue) - self._kept_elsewhere(), 0), "parked": self._parked_here_alone()}
         return {what: count for what, count in counts.items() if count}
+
+    # Parked events
+
+    def _parked_here_alone(self) -> int:
+        elsewhere = self._parked_elsewhere
+        return len(self.parked) if elsewhere is None else self.parked.count(elsewhere.alone(self))
+
+    def parked_events(self, limit: int) -> list[dict[str, Any]]:
+        """Returns up to `limit` parked events of all members, the oldest first. See `GatewaySender.parked`."""
+        elsewhere = self._parked_elsewhere
+        if elsewhere is None:
+            return self.parked.shown(limit)
+        records = [*self.parked.records(limit), *elsewhere.records(self, limit)]
+        records.sort(key=lambda each: _core.place_in_order(each[0]))
+        return [shown_event(*each) for each in records[:limit]]
+
+    def replay_parked(self, *, force: bool) -> int:
+        """Has all members queue their parked events again. Returns how many."""
+        count, elsewhere = self.replay_parked_here(force=force), self._parked_elsewhere
+        return count if elsewhere is None else elsewhere.replay(self, count, force=force)
+
+    def replay_parked_here(self, *, force: bool) -> int:
+        """The same on this member."""
+        count = self.parked.replay_into(self.queue, self.filters.mask_again, force=force)
+        if self._parked_elsewhere is not None:
+            self._parked_elsewhere.look()
+        return count
+
+    def drop_parked(self) -> int:
+        """Has all members forget their parked events. Returns how many."""
+        count, elsewhere = self.drop_parked_here(), self._parked_elsewhere
+        return count if elsewhere is None else elsewhere.drop(self, count)
+
+    def drop_parked_here(self) -> int:
+        """The same on this member."""
+        elsewhere = self._parked_elsewhere
+        return self.parked.drop() if elsewhere is None else elsewhere.drop_here(self)
 
     def say_unwritten(self) -> None:
         """Logs why some events could not be written. It is called after the logs have ended."""
@@ -335,7 +386,7 @@ class SenderCore:
         """
         with self._lock:
             self._check_alive()
-            queued, parked = len(self.queue), len(self.parked)
+            queued, parked = len(self.queue), len(self.parked.queue)
             if queued or parked:
                 raise IllegalStateError(
                     f"{wanted}; the queue of {self.what} has {self.queue.partitions} partitions, one for"

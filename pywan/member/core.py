@@ -38,6 +38,7 @@ from pywan.member.housekeeper import Housekeeper
 from pywan.member.management import ManagementService
 from pywan.member.memory import MemoryWatch
 from pywan.member.older_events import OLDER_EVENTS
+from pywan.member.parked_events import PARKED_EVENTS, ParkedRounds
 from pywan.member.receiving import Receiving
 from pywan.member.regions import Regions
 from pywan.member.repairs import ClockRepairs
@@ -147,6 +148,7 @@ class MemberCore:
         self._server: ControlServer | None = None
         self.agent: Agent | None = None
         self.sharing: SharedRegions | None = None
+        self.parked: ParkedRounds | None = None
         self.housekeeper: Housekeeper | None = None
 
     # The start
@@ -307,6 +309,9 @@ class MemberCore:
         self.agent.start()
         self.agent.wait_joined(self._join_timeout)
         self.regions.hosting = self.sharing
+        self.parked = ParkedRounds(self.agent, self.sharing, self.senders.cores, self.links.cluster)
+        self.sharing.decided = self.parked.sharing.decided
+        self.senders.parked = self.parked
         self.senders.roles = SenderRoles(self.agent, self.sharing, self.regions.make_role, self.links.cluster)
 
     @staticmethod
@@ -411,8 +416,8 @@ class MemberCore:
             member_id = self.state.membership.member_id
             incarnation = self.agent.me.member_id if self.agent is not None else member_id
             return {"name": self.name, "member_id": member_id, "incarnation": incarnation, "kind": "member"}
-        if request.get("op") == OLDER_EVENTS and self.sharing is not None:
-            return self.sharing.answer_older(request, self.senders.queue_of)
+        if request.get("op") in (OLDER_EVENTS, PARKED_EVENTS) and self.sharing is not None:
+            return self._answer_about_events(self.sharing, request)
         if request.get("op") == "queue-size":
             return {"local_queue_size": self.senders.local_queue_size(request.get("id"))}
         if request.get("op") == HAS_DECISION and self.sharing is not None:
@@ -423,6 +428,12 @@ class MemberCore:
         if not self._is_ready:
             raise IllegalStateError(f"member {self.name} is starting; ask again in a moment")
         return self.management.handle(request, peer)
+
+    def _answer_about_events(self, sharing: SharedRegions, request: dict[str, Any]) -> dict[str, Any]:
+        """Answers a member that lacks queued events, or compares parked ones."""
+        if request["op"] == OLDER_EVENTS:
+            return sharing.answer_older(request, self.senders.queue_of)
+        return {} if self.parked is None else self.parked.sharing.answer(request)
 
     def _take_tables(self, tables: Tables) -> None:
         """Takes what the coordinator has decided. Regions that were destroyed everywhere go here too."""
@@ -525,12 +536,18 @@ class MemberCore:
                 if handover.is_done or left <= HANDOVER_LOOK_S or self.shutdown_requested.is_set():
                     break
                 yield self.agent.still_needed
+            self._hand_over_parked(deadline)
             lost = self.sharing.last_copies(handover.lost)
             may_end = handover.is_done or not lost or self.shutdown_requested.is_set()
             yield LostCopies(lost, is_late=not may_end)
         finally:
             if not may_end:
                 self.agent.stay()
+
+    def _hand_over_parked(self, deadline: float) -> None:
+        """Others lead the buckets now: they get the parked events that they lack."""
+        if self.parked is not None:
+            self.parked.hand_over(deadline)
 
     def close(self, maximum_shutdown_wait_time: float | None) -> None:
         """Ends the member. See `Cache.close`."""
@@ -579,10 +596,16 @@ class MemberCore:
     def _leave_site(self, agent: Agent) -> None:
         """Leaves the site when others have taken over, or when the time for that is over. What is lost is logged."""
         limit_s = 0.0 if self._waits_no_longer.is_set() else self._handover_s
+        deadline = time.monotonic() + limit_s
+
+        def handed_over(handover: Handover) -> None:
+            self._hand_over_parked(deadline)
+            self._say_lost(handover, limit_s)
+
         agent.leave(
             limit_s,
             lambda needed: log.info("cache %s %s", self.name, still_needed_text(needed)),
-            lambda handover: self._say_lost(handover, limit_s),
+            handed_over,
         )
 
     def _say_lost(self, handover: Handover, limit_s: float) -> None:
@@ -621,6 +644,8 @@ class MemberCore:
         """Leaves the site, and ends regions, senders, housekeeper and disk stores."""
         if self.agent is not None:
             self.agent.stop()
+        if self.parked is not None:
+            self.parked.stop()
         if self.sharing is not None:
             self.sharing.stop()
         if self.state.has_membership:

@@ -119,7 +119,7 @@ class QueueCommands:
         self, id: str | None = None, async_event_queue_id: str | None = None, limit: Any = 100
     ) -> Answer:
         of = self._either("list parked-events", id, async_event_queue_id)
-        shown = of.parked(values.to_int(limit, "limit", 1, MAX_PARKED_SHOWN))
+        shown = of._core.parked.shown(values.to_int(limit, "limit", 1, MAX_PARKED_SHOWN))
         return {
             "parked_count": of.parked_count,
             "events": [{name: shown_value(value) for name, value in event.items()} for event in shown],
@@ -137,7 +137,7 @@ class QueueCommands:
         self, id: str | None = None, async_event_queue_id: str | None = None, force: Any = False
     ) -> Answer:
         of = self._either("replay parked-events", id, async_event_queue_id)
-        return {"replayed": of.replay_parked(force=values.to_bool(force, "force"))}
+        return {"replayed": of._core.replay_parked_here(force=values.to_bool(force, "force"))}
 
     @command(
         GATEWAYS,
@@ -147,7 +147,7 @@ class QueueCommands:
         shown=Shown(line=lambda answer: f"{answer['dropped']} parked events are dropped"),
     )
     def on_drop_parked_events(self, id: str | None = None, async_event_queue_id: str | None = None) -> Answer:
-        return {"dropped": self._either("drop parked-events", id, async_event_queue_id).drop_parked()}
+        return {"dropped": self._either("drop parked-events", id, async_event_queue_id)._core.drop_parked_here()}
 
     # --- finding them ---
 

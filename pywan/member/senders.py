@@ -19,8 +19,9 @@ from pywan.gateway.receiver_ends import ReceiverEnds
 from pywan.gateway.remote import RemoteReceivers
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
+from pywan.member.parked_events import ParkedRounds
 from pywan.member.regions import Regions
-from pywan.member.sender_roles import SenderRoles
+from pywan.member.sender_roles import SenderRoles, is_shared_sender
 from pywan.member.state import MemberFolder, MemberState
 from pywan.member.stores import DiskStores
 from pywan.protocol.members import dispatcher_number
@@ -53,6 +54,7 @@ class Senders:
         self._cores = cores
         regions.fit_sender = self.fit
         self.roles: SenderRoles | None = None  # Set when the member has joined its site.
+        self.parked: ParkedRounds | None = None  # Likewise.
         self._faces: dict[str, GatewaySender] = {}  # By id.
         self._queues: dict[str, AsyncEventQueue] = {}  # By id.
 
@@ -215,7 +217,8 @@ class Senders:
         store = self._stores.needed(a.disk_store_name) if a.enable_persistence else None
         if store is None:
             self._stores.warn_of_log(a.label, f"queue-{a.core_id}")
-        return SenderCore(
+        parked = self.parked if is_shared_sender(a) else None
+        core = SenderCore(
             a,
             make_ends=self._ends,
             site=state.site,
@@ -233,7 +236,11 @@ class Senders:
             queued_elsewhere=lambda: 0 if self.roles is None else self.roles.queued_elsewhere(a),
             lacks=lambda: self._regions.lacks_of(a.core_id),
             flush_elsewhere=lambda seconds: self.roles is None or self.roles.flush_elsewhere(a, seconds),
+            parked_elsewhere=None if parked is None else parked.sharing,
         )
+        if parked is not None:
+            parked.add(core)
+        return core
 
     def _runs(self, core: SenderCore) -> None:
         """Tells the site whether a sender runs here."""

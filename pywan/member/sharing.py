@@ -120,6 +120,7 @@ class SharedRegions:
         self._ending = threading.Event()
         self._taken = NO_DECISION  # What is in effect here. `_took` is notified when it changes.
         self._took = threading.Condition(self._lock)
+        self.decided: Callable[[], object] = lambda: None  # Called after new tables were taken; it returns at once.
         self.sender_changed: Callable[[Any], object] = lambda sender: None  # Called when a sender runs elsewhere.
         self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
@@ -533,6 +534,7 @@ class SharedRegions:
             self._see_feeding(decided)
             self._taken = tables.newest
             self._took.notify_all()
+            self.decided()
             return [self._regions[name].region for name in sorted(gone)]
 
     def answer_has_decision(self, request: Mapping[str, Any]) -> dict[str, Any]:

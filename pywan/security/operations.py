@@ -55,6 +55,7 @@ MEMBER: Mapping[str, Needs] = {
     "adopt-buckets": _OF_MEMBERS,
     "older-events": _OF_MEMBERS,
     "owns-opening": _OF_MEMBERS,
+    "parked-events": _OF_MEMBERS,
     "ping": LOOKS,
     "flush-queue": _OF_MEMBERS,
     "has-decision": LOOKS,

@@ -2,6 +2,7 @@
  * items without leaving the payload. */
 #include "copies/wan_lane.h"
 #include "fuzz.h"
+#include "record/wan_failure.h"
 #include "region/wan_table.h"
 
 const char *const fuzz_name = "fuzz_lane";
@@ -116,7 +117,9 @@ static uint64_t build(random_source *source, uint8_t type)
             settled->exceptions = random_below(source, 4), settled->leads = (uint8_t)random_below(source, 2);
             wan_exception *each = (wan_exception *)(settled + 1);
             for (uint32_t k = 0; k < settled->exceptions; k++, each++)
-                *each = (wan_exception){20 + 20 * k, 1 + random_below(source, 20), 1 + random_below(source, 6)};
+                *each = (wan_exception){20 + 20 * k, 1 + random_below(source, 20),
+                                        random_below(source, 2) ? WAN_HOLE_PARKED_FOR(random_below(source, 8))
+                                                                : 1 + random_below(source, 6)};
             at = (uint8_t *)each;
         } else if (type == WAN_FRAME_LANE_REGIONS) {
             wan_lane_region *region = (wan_lane_region *)at;
@@ -208,7 +211,9 @@ static void touch(uint8_t type, const uint8_t *payload, uint64_t length)
             uint64_t last = settled->explained;
             const wan_exception *each = (const wan_exception *)(settled + 1);
             for (uint32_t k = 0; k < settled->exceptions; k++, each++) {
-                FUZZ_CHECK(each->first > last && each->count && each->reason < WAN_HOLE_REASONS);
+                FUZZ_CHECK(each->first > last && each->count && WAN_HOLE_KIND(each->reason) < WAN_HOLE_REASONS);
+                FUZZ_CHECK(WAN_HOLE_FAILURE(each->reason) < WAN_PARK_PARTITIONS);
+                FUZZ_CHECK(WAN_HOLE_KIND(each->reason) == WAN_HOLE_PARKED || !WAN_HOLE_FAILURE(each->reason));
                 last = each->first + each->count - 1;
                 FUZZ_CHECK(last <= settled->through);
             }

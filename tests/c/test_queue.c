@@ -315,15 +315,29 @@ static void it_remembers_the_newest_and_says_from_where_on(void)
     close_queue();
 }
 
+static uint64_t kept[8];
+static uint32_t kept_count;
+
+static void keep_parked(void *parker, uint32_t partition, uint64_t sequence, uint32_t failure)
+{
+    EXPECT(parker == &queue && partition == 0 && failure == 6 && kept_count < 8);
+    EXPECT(wan_queue_at(&queue, &queue.partitions[0], sequence) != NULL); /* It is still there to be copied. */
+    kept[kept_count++] = sequence;
+}
+
 static void what_another_member_did_not_send_leaves_at_once(void)
 {
     wan_record *records[8];
     uint64_t counted = 20;
     open_telling(10, &counted);
-    wan_exception told[] = {{2, 3, WAN_HOLE_FILTERED}, {7, 1, WAN_HOLE_CONFLATED}, {9, 4, WAN_HOLE_PARKED}};
+    wan_exception told[] = {{2, 3, WAN_HOLE_FILTERED}, {7, 1, WAN_HOLE_CONFLATED}, {9, 4, WAN_HOLE_PARKED_FOR(6)}};
     EXPECT_EQUAL(peek(3, records), 3); /* These are on their way from here. */
+    queue.park = keep_parked;
+    queue.parker = &queue;
+    kept_count = 0;
     wan_queue_hear_settled(&queue, 0, &(wan_settled){.through = 12, .exceptions = told, .count = 3, .leads = 1}, 0);
     EXPECT(queue.events == 4 && queue.removed_by_primary == 6 && queue.conflated == 0);
+    EXPECT(kept_count == 2 && kept[0] == 9 && kept[1] == 10); /* The others were not parked, or are not here. */
     wan_queue_rewind(&queue, 0);
     wan_queue_let_go(&queue, 0, 1);
     EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 4); /* 1, 5, 6, 8 were acknowledged. */

@@ -33,6 +33,7 @@ ENTRY = struct.Struct("<IIIBBBB")
 VERDICT = struct.Struct("<QIBBBB")
 IDENTITY = struct.Struct("<QQ")
 BUCKETS = 3
+PARKED = 4  # wan_queue.h: WAN_HOLE_PARKED; why an event failed is in the byte above.
 PROMISE_US = 300_000  # wan_lane.h: WAN_PROMISE_US
 PROMISE_KEPT_US = 330_000  # and WAN_PROMISE_KEPT_US
 AHEAD_MS = 300_000  # wan_clock.h: WAN_CLOCK_AHEAD_MS
@@ -236,7 +237,8 @@ def write_settled(source: Random, at: list[int]) -> bytes:
         if source.random() < 0.5:  # Some left for other reasons, and some of the reasons are not told.
             sequences = sorted(source.sample(range(1, at[bucket] + 9), 4))
             item["explained"], item["leads"] = min(sequences[0], item["through"]), source.randrange(2)
-            item["exceptions"] = [(sequences[1], sequences[2] - sequences[1], source.choice((1, 2, 3, 4, 5, 6, 8, 9)))]
+            reason = source.choice((1, 2, 3, PARKED, 5, 6, 8, 9, PARKED | source.randrange(10) << 8))
+            item["exceptions"] = [(sequences[1], sequences[2] - sequences[1], reason)]
             if item["through"] < sequences[2] - 1:
                 del item["exceptions"]
         for name, near, bits in (

@@ -32,6 +32,8 @@ CHECKS = {
     "which runs on another member": "a sender that runs elsewhere takes events",
     "the ledger of": "ledgers balance",
     "the queues of": "equal queues at rest",
+    "lost parked events": "refused events are parked once",
+    "counts a parked event": "refused events are parked once",
     "which dropped": "what was answered comes to other sites",
     "they differ": "other sites have what the site has",
     "and does not know decision": "a coordinator that starts hears first",

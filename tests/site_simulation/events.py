@@ -128,7 +128,7 @@ class Events:
     ) -> None:
         """A receiver applies an event of a key. It is later than all that this receiver had of the key; or it was there
         before, and is marked."""
-        if self.is_excused(region, key):
+        if self.is_excused(region, key) or site.refused[region, key]:  # Replayed events come behind newer ones.
             return
         is_later = not before or version > max(before)
         self.world.must(
@@ -170,14 +170,67 @@ class Events:
             if role is None or role.primary is None:
                 return f"sender {made.id} has no primary"
         for each in self._all():
-            if not self.sites[each.remote_site].is_shut and (len(each.queue) or len(each.parked)):
+            if not self.sites[each.remote_site].is_shut and (len(each.queue) or self._rests_not(each)):
                 counts = each.queue.counts()
                 return (
                     f"{each.member.me} has {len(each.queue)} queued events of {each.id}, sends"
                     f" {each.local_queue_size} of them, and {len(each.parked)} are parked: {counts};"
-                    f" {each.queue.positions()} {each.queue.streams()}"
+                    f" {each.queue.positions()} {each.queue.streams()}; parked: {self._kept(each.id)}"
                 )
         return ""
+
+    def _rests_not(self, sender: SimulatedSender) -> bool:
+        """Whether events are parked, and the remote site takes them; or holders do not keep the same ones."""
+        if self.sites[sender.remote_site].refused_key is None:
+            return len(sender.parked.queue) > 0
+        return any(len(set(each.values())) > 1 for each in self._kept(sender.id).values())
+
+    def _kept(self, id: str) -> dict[BucketKey, dict[str, frozenset[tuple[str, int, int]]]]:
+        """Returns the parked events of each bucket at each holder that has the sender, as (key, stamp, site)."""
+        found: dict[BucketKey, dict[str, frozenset[tuple[str, int, int]]]] = {}
+        records: dict[str, dict[BucketKey, set[tuple[str, int, int]]]] = {}
+        for name, (_, senders) in self.senders.items():
+            of_member = records[name] = defaultdict(set)
+            for _, _, record in senders.by_id[id].parked.queue.records(1 << 30):
+                key, region, version = self._named(record)
+                of_member[BucketKey(region, self.world.keys.bucket_of(key))].add((key, *version))
+        for attributes in self.world.regions:
+            for number in range(self.world.keys.buckets if id in attributes.gateway_sender_ids else 0):
+                place = BucketKey(attributes.name, number)
+                bucket = self.world.coordinator.core.site.buckets[place]
+                found[place] = {
+                    each.name: frozenset(records[each.name][place]) for each in bucket.in_sync if each.name in records
+                }
+        return found
+
+    @staticmethod
+    def _named(record: bytes) -> tuple[str, str, Version]:
+        fields = _core.record_fields(record)
+        return (
+            str(_core.decode_object(*fields["key"])),
+            str(_core.region_name(fields["region"])),
+            (fields["stamp"], fields["stamp_site"]),
+        )
+
+    def check_parked(self) -> None:
+        """Whatever a remote site refused is parked once, as the members count it, and each holder keeps it."""
+        for made in self.made:
+            site = self.sites[made.remote_distributed_system_id]
+            counted: defaultdict[tuple[str, str], list[Version]] = defaultdict(list)
+            for _, senders in self.senders.values():
+                for record, _ in senders.by_id[made.id].parked.records(1 << 30):
+                    key, region, version = self._named(record)
+                    counted[region, key].append(version)
+            for place, versions in counted.items():
+                self.world.must(
+                    len(set(versions)) == len(versions), f"{made.id} counts a parked event of {place} twice: {versions}"
+                )
+            for place, refused in site.refused.items():
+                if self.is_excused(*place) or site.refused_key is None or made.enable_batch_conflation:
+                    continue
+                lost = refused - set(counted[place])
+                self.world.statistics["parked events compared"] += len(refused)
+                self.world.must(not lost, f"{made.id} lost parked events of {place}: {sorted(lost)} of {len(refused)}")
 
     def check_ledgers(self) -> None:
         for each in self._all():
@@ -205,7 +258,7 @@ class Events:
             found[each.name] = [
                 (sequence, _core.record_fields(record)["stamp"])
                 for partition, sequence, record in queue.records(1 << 30)
-                if partition == first + key.number
+                if partition == first + key.number and not self._was_refused(id, record)
             ]
         self.world.statistics["queues compared"] += len(found) > 1
         self.world.statistics["events compared"] += sum(map(len, found.values()))
@@ -214,6 +267,13 @@ class Events:
         self.world.must(
             not differ, f"the queues of {id} of the copies of {key} differ, of {len(first)} events in these: {differ}"
         )
+
+    def _was_refused(self, id: str, record: bytes) -> bool:
+        """Whether a remote site refused an event of that key. A holder may have heard that one is parked, from a member
+        that ended before another holder heard it."""
+        made = next(each for each in self.made if each.id == id)
+        key, region, _ = self._named(record)
+        return bool(self.sites[made.remote_distributed_system_id].refused[region, key])
 
     def check_sites(self) -> None:
         """The remote sites have what the site has, and got all that was answered."""

@@ -37,6 +37,7 @@ from pywan.copies.peer_session import PeerSession, asked_of
 from pywan.errors import IllegalStateError, ProtocolError, PywanError
 from pywan.member.hosting import site_attributes, weight_of
 from pywan.member.older_events import OLDER_EVENTS, NotNow, OlderEvents, Wanted, fields_of
+from pywan.member.parked_events import PARKED_EVENTS
 from pywan.member.sender_roles import ids_of
 from pywan.member.sharing import SharedRegions
 from pywan.protocol import between_members as wire
@@ -790,6 +791,9 @@ class Member(Node):
         op = request.pop("op")
         if op == wire.OWNS_OPENING:
             reply(self.sharing.answer_opening(request))
+            return
+        if op == PARKED_EVENTS:
+            reply(self.world.parked_answer(self, request))
             return
         if op == OLDER_EVENTS:
             reply(self.sharing.answer_older(request, lambda id: self.world.queue_of(self, id)))

@@ -90,6 +90,8 @@ class RemoteSite(Node):
         super().__init__(events.world.simulation, f"site {number}")
         self.events, self.number = events, number
         self.is_shut = False  # Nobody listens.
+        self.refused_key: str | None = None  # It refuses all events of this key.
+        self.refused: defaultdict[tuple[str, str], set[Version]] = defaultdict(set)  # By region and key.
         self._stamps = _core.Clock()
         self.regions = {
             name: _core.RegionCore(name, self._stamps, site=number, member=number, buckets=buckets)
@@ -135,6 +137,10 @@ class RemoteSite(Node):
         fields = _core.record_fields(record)
         key, value = str(_core.decode_object(*fields["key"])), _core.decode_object(*fields["value"])
         version = fields["stamp"], fields["stamp_site"]
+        if key == self.refused_key:
+            self.refused[core.name, key].add(version)
+            self.events.world.statistics["events that a site refused"] += 1
+            return int(_core.FAILED_OTHER)
         number = number_in(value)
         if number is not None:
             self.values[core.name, key].add(number)

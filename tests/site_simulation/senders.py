@@ -13,6 +13,7 @@ from pywan.gateway.dispatchers import Dispatcher, Dispatchers, Ends
 from pywan.gateway.receiver_ends import ReceiverEnds
 from pywan.gateway.sender_core import SenderCore
 from pywan.member.feeding import running
+from pywan.member.parked_events import PARKED_EVENTS, ParkedSharing, Steps
 from pywan.member.sender_roles import SenderRoles
 from pywan.protocol import gateway
 from pywan.stats import ledger
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 FIRST_RETRY_US, LONGEST_RETRY_US = 10 * MS, 200 * MS
 SILENCE_MS = 1000
 TELL_US, TAKEN_AT_ONCE = 20 * MS, 50
+COMPARE_US, COMPARE_SOON_US, ANSWER_US = 250 * MS, 5 * MS, 500 * MS
 
 
 class Outgoing(Stream):
@@ -168,14 +170,74 @@ class MemberSenders:
         self._member = member
         self.roles = SenderRoles(member.agent, member.sharing, self._make_role)
         member.sharing.sender_changed = self._changed
+        self._is_comparing = self._is_wanted = False
+        self.parked = ParkedSharing(
+            member.agent, member.sharing, lambda: list(self.by_id.values()), self._run_aside, self._compare_soon
+        )
+        member.sharing.decided = self.parked.decided
+        member.every(COMPARE_US, self._compare)
         self.by_id: dict[str, SimulatedSender] = {}
         for each in made:
             self.roles.tell(each)
             self.by_id[each.id] = self._make(each, buckets, events)
             self.by_id[each.id].start()
 
+    # Parked events
+
+    def run(self, steps: Steps[Any], done: Callable[[Any], object]) -> None:
+        """Does steps to their end, whose questions go over the network. `done` gets what they return."""
+        self._go_on(steps, None, done)
+
+    def _run_aside(self, steps: Steps[Any]) -> Any:
+        self.run(steps, lambda _: None)
+
+    def _go_on(self, steps: Steps[Any], answer: Any, done: Callable[[Any], object]) -> None:
+        try:
+            to, question = steps.send(answer)
+        except StopIteration as end:
+            done(end.value)
+            return
+        if to is None:
+            self._member.later(COMPARE_SOON_US, lambda: self._go_on(steps, None, done))
+            return
+        self._member.world.network.ask(
+            self._member,
+            to,
+            {"op": PARKED_EVENTS, **question},
+            lambda reply: self._go_on(steps, reply, done),
+            lambda: self._go_on(steps, None, done),
+            ANSWER_US,
+        )
+
+    def _compare_soon(self) -> None:
+        self._is_wanted = True
+        self._member.later(COMPARE_SOON_US, lambda: self._compare() if self._is_wanted else None)
+
+    def _compare(self) -> None:
+        if self._is_comparing:
+            return
+        self._is_comparing, self._is_wanted = True, False
+
+        def done(_: Any) -> None:
+            self._is_comparing = False
+            if self._is_wanted:
+                self._compare_soon()
+
+        self.run(self.parked.round(), done)
+
+    def replay_parked(self, id: str) -> None:
+        """Has all members replay, until all have."""
+        core, statistics = self.by_id[id], self._member.world.statistics
+
+        def done(count: int) -> None:
+            statistics["parked events replayed"] += count
+
+        self.run(
+            self.parked._count(core, {"what": "replay", "force": False}, core.replay_parked_here(force=False), ""), done
+        )
+
     def _make(self, made: SenderAttributes, buckets: int, events: Events) -> SimulatedSender:
-        return SimulatedSender(
+        sender = SimulatedSender(
             self._member,
             made,
             events,
@@ -184,7 +246,10 @@ class MemberSenders:
             on_running=self._runs,
             is_primary=lambda: self.roles.is_primary(made),
             kept_elsewhere=lambda: self.roles.kept_elsewhere(made),
+            parked_elsewhere=self.parked,
         )
+        self.parked.add(sender)
+        return sender
 
     def _make_role(self, made: RegionAttributes) -> Any:
         member = self._member

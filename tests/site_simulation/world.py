@@ -200,6 +200,10 @@ class SiteWorld:
         """Returns the queue of a sender of a member. None: it has none."""
         return None
 
+    def parked_answer(self, member: Member, request: dict[str, Any]) -> Any:
+        """Returns what a member answers another one about parked events. None: it has no senders."""
+        return None
+
     def creates(self, member: Member, region: SimulatedRegion) -> None:
         """A member has created a region, and is about to tell its site so."""
 

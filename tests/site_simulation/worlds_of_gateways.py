@@ -40,6 +40,9 @@ class Gateways(SiteWorld):
         "senders started anew",
         "events that a filter refused",
         "acknowledgements that members were told of",
+        "events that a site refused",
+        "parked events compared",
+        "parked events replayed",
     )
 
     def _form(self, rng: random.Random) -> None:
@@ -67,7 +70,7 @@ class Gateways(SiteWorld):
         ]
         self.roles = [SenderRoles._region_attributes(each.id) for each in made]
         self.events = Events(self, made)
-        hearing = random.Random(f"{self.seed} filters")
+        hearing, refusing = random.Random(f"{self.seed} filters"), random.Random(f"{self.seed} refusing")
         for sender in made:
             if hearing.random() < 0.6:
                 refused = hearing.choice([None, *self.keys.names])
@@ -76,6 +79,8 @@ class Gateways(SiteWorld):
             regions = {region.name: buckets for region in self.regions}
             site = RemoteSite(self.events, number, regions, chance.choice([1, 1, 2]))
             self.events.sites[number] = self.network.nodes[site.name] = site
+            if refusing.random() < 0.6:
+                site.refused_key = refusing.choice(self.keys.names)
 
     # Members and their senders
 
@@ -99,6 +104,10 @@ class Gateways(SiteWorld):
     def queue_of(self, member: Member, id: str) -> Any:
         held, senders = self.events.senders.get(member.name, (None, None))
         return senders.by_id[id].queue if senders is not None and held is member and id in senders.by_id else None
+
+    def parked_answer(self, member: Member, request: dict[str, Any]) -> Any:
+        held, senders = self.events.senders.get(member.name, (None, None))
+        return senders.parked.answer(request) if senders is not None and held is member else None
 
     def end(self, member: Member) -> None:
         self.events.ended(member)
@@ -143,8 +152,19 @@ class Gateways(SiteWorld):
                 each.open()
             self._find_rest()
         self._start_anew()
+        self.events.check_parked()
+        self._replay()
         self.events.check_ledgers()
         self.events.check_sites()
+
+    def _replay(self) -> None:
+        """The remote sites take all now, and a member that may lead nothing is asked to replay."""
+        for each in self.events.sites.values():
+            each.refused_key = None
+        for made in self.events.made:
+            member, senders = self.simulation.rng.choice(list(self.events.senders.values()))
+            member.do(lambda senders=senders, made=made: senders.replay_parked(made.id))
+        self._find_rest()
 
     def _start_anew(self) -> None:
         """A sender is stopped on a member of a healthy site and started again: the member has its role again."""

@@ -217,7 +217,11 @@ cdef void leave_parked(Settlement self, const flight *batch, const wan_failure *
             memset(&name, 0, sizeof(name))
             if queue_can_read(self.gateway, failures[n].partition, failures[n].sequence):
                 wan_name_event(&name, record)
-            wan_queue_make_hole(&self.gateway.queue, failures[n].partition, failures[n].sequence, WAN_HOLE_PARKED)
+            wan_queue_make_hole(
+                &self.gateway.queue, failures[n].partition, failures[n].sequence,
+                # Other members, which hold streams, keep the event too. A log has the reason alone.
+                WAN_HOLE_PARKED if self.gateway.durable != NULL else
+                WAN_HOLE_PARKED_FOR(wan_parked_reason(wan_parked_partition(failures[n].reason))))
             self.gateway.counts.parked += 1
             last = n
         wan_lock_release(&self.gateway.lock)

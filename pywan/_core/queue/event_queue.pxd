@@ -8,7 +8,7 @@ from pywan._core.queue.queue cimport gateway_queue
 cdef class EventQueue:
     cdef gateway_queue *gateway
     cdef readonly object name
-    cdef object environment, clock  # The queue keeps these alive, and the budget too.
+    cdef object environment, clock, parked  # The queue keeps these alive, and the budget too.
     cdef LogBudget budget
     cdef MemoryLimit memory
     # Events are stamped as reaching the remote site through this queue. It is read when regions attach.

@@ -26,7 +26,7 @@ from pywan._core.queue.queue_recovery cimport (
     adopt_segment, durable_log_close, durable_log_new, durable_recover, note_damaged, recover_part, recover_state,
     segment_adopted)
 from pywan._core.queue.queue_older cimport older_copy, older_take
-from pywan._core.queue.queue_settled cimport settled_take, settled_wait, taken_event
+from pywan._core.queue.queue_settled cimport settled_park, settled_take, settled_wait, taken_event
 from pywan._core.base.status cimport detail_text, environment_of, raise_for, report_unraisable
 from pywan._core.values.names cimport region_name, region_number
 
@@ -851,6 +851,20 @@ cdef class EventQueue:
             wan_lock_release(&self.gateway.lock)
 
     # What other members of the site have sent.
+
+    def park_in(self, EventQueue parked not None):
+        """From now on `parked` takes copies of the events that another member has parked and tells of."""
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            self.gateway.parked = parked.gateway
+            self.gateway.queue.park, self.gateway.queue.parker = settled_park, self.gateway
+            wan_lock_release(&self.gateway.lock)
+        self.parked = parked
+
+    @property
+    def parked_missed(self):
+        """How many events that another member has parked were not put into `parked`: others have them."""
+        return wan_read(&self.gateway.parked_missed)
 
     def keep_settled(self, bint keep):
         """With `keep`, events that another member tells as settled stay until `take_settled` takes them. Without, they

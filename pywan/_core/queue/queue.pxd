@@ -61,6 +61,8 @@ cdef struct gateway_queue:
     # have left. `knows_runners`: somebody has said it.
     wan_buffer runners
     bint knows_runners
+    gateway_queue *parked       # Takes events that another member has parked. NULL: nobody wants them.
+    uint64_t parked_missed      # So many of these it did not take: others have them.
     uint64_t full_timeout_us    # An enqueue may wait so long for room. Then it is refused.
     uint64_t block_timeout_us   # The same if the disk takes nothing, rather than being slow: what the policy says.
     # By the site of origin: no event that was put here as a copy (recovered, parked, replayed) has a lower stamp than

@@ -11,3 +11,4 @@ cdef struct taken_event:
 
 cdef void settled_wait(gateway_queue *gateway) noexcept nogil
 cdef wan_status settled_take(gateway_queue *gateway, uint32_t count, wan_buffer *taken) noexcept nogil
+cdef void settled_park(void *parker, uint32_t number, uint64_t sequence, uint32_t failure) noexcept nogil

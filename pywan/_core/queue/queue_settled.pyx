@@ -1,12 +1,13 @@
-# Owns how events leave a queue that another member of the site has sent, and that this member's callbacks are to hear
-# of: they are copied out, a few at a time. They were acknowledged.
+# Owns how events leave a queue that another member of the site has sent. Those that were acknowledged, and that this
+# member's callbacks are to hear of, are copied out, a few at a time. Those that were parked are parked here too.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
-from pywan._core.c_record cimport wan_record, wan_record_length
+from pywan._core.c_record cimport *
+from pywan._core.c_tables cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
-from pywan._core.queue.queue cimport gateway_queue, queue_can_read, queue_refresh_ready
+from pywan._core.queue.queue cimport gateway_queue, queue_append_copy, queue_can_read, queue_refresh_ready
 
 
 cdef enum:
@@ -73,3 +74,16 @@ cdef wan_status settled_take(gateway_queue *gateway, uint32_t count, wan_buffer 
         queue_refresh_ready(gateway, n)
     wan_lock_release(&gateway.lock)
     return status
+
+
+cdef void settled_park(void *parker, uint32_t number, uint64_t sequence, uint32_t failure) noexcept nogil:
+    """Keeps a copy of an event that another member has parked. One that does not count here may be another one than
+    that member parked: it is left out, as it is without room. This member gets it from the one that leads it, when the
+    two are compared. Under the queue's lock."""
+    cdef gateway_queue *gateway = <gateway_queue *>parker
+    cdef const wan_partition *partition = &gateway.queue.partitions[number]
+    if (partition.stream != NULL and sequence > wan_read(partition.stream)
+            or not queue_can_read(gateway, number, sequence)
+            or queue_append_copy(gateway.parked, wan_parked_partition(failure), wan_queue_at(&gateway.queue, partition, sequence), False,
+                                 0) != WAN_OK):
+        wan_add_guarded(&gateway.parked_missed, 1)
