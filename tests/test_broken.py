@@ -58,6 +58,7 @@ PUT_AWAY = {"commit_loop", "commit_once", "stop_log", "wait_written", "wake", "w
 LOOK_AT = {"run_of": ("r",), "keep_settled": (False,), "take_settled": (1,), "wait_records": (1,)}
 LOOK_AT["limit_memory"] = (_core.MemoryLimit("m", 1 << 40, 1 << 40, 1 << 39),)
 LOOK_AT["set_runners"] = ((),)
+LOOK_AT["park_in"] = (_core.EventQueue("parked"),)
 # Who tells a queue what it sends from now on goes on with other queues.
 TOLD = {"lead"}
 # All the others, by the arguments of a call that a whole queue takes.

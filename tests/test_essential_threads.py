@@ -173,6 +173,7 @@ BEGUN_AGAIN = {
     "gateway/dispatchers.py": ["`sender-ID-N`"],
     "member/housekeeper.py": ["`NAME-housekeeping`"],
     "member/memory.py": ["`NAME-memory`"],
+    "member/parked_events.py": ["`parked events`"],
     "member/process.py": ["`signals`"],
     "member/sharing.py": ["`older SENDER`"],
     "region/listening.py": ["`pywan-listeners-REGION`"],

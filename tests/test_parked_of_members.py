@@ -51,7 +51,10 @@ def wait_kept(both: Sites, region: dict[str, Any], parallel: bool, events: int =
     """Returns when each event is kept by all holders of its bucket's queue: of a serial sender, by all members."""
     living = len(both.ny.living())
     copies = living if not parallel else min(living, 1 + region["redundant_copies"])
-    eventually(lambda: sum(kept(both).values()) == copies * events, what=f"{copies} copies of each of {events} events")
+    try:
+        eventually(lambda: sum(kept(both).values()) == copies * events)
+    except AssertionError:
+        raise AssertionError(f"{copies} copies of each of {events} events: {kept(both)} are kept") from None
 
 
 def kept(both: Sites) -> dict[str, int]:

@@ -230,6 +230,7 @@ ATTEMPTS = [
         through=1,
         begin=0,
     ),
+    member("join", "parked-events", sender=SENDER, what="drop"),
     member("join", "flush-queue", id=SENDER, ms=1),
     member("join", "queue-size", id=SENDER),
     locator("look", "ping"),

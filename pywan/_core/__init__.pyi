@@ -358,7 +358,7 @@ class EventQueue:
     def parked_missed(self) -> int:
         """How many events that another member has parked were not put into `parked`: others have them."""
     def park_in(self, parked: EventQueue) -> None:
-        """From now on `parked` takes copies of the events that another member has parked."""
+        """From now on `parked` takes copies of the events that another member has parked and tells of."""
     def replay_into(self, other: EventQueue, force: bool = False, stays: int = -1) -> int:
         """Moves every event to the end of another queue."""
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
@@ -1182,8 +1182,7 @@ def place_in_order(record: bytes) -> tuple[int, int, int, int]:
     """What sorts records as `ParkedIndex` does: by version, and then by mark."""
 
 class ParkedIndex:
-    """What is known of the parked events of a sender that several members have. `led`: for each region, a byte for each
-    of its buckets, whether this member leads the bucket's parked events."""
+    """What is known of the events in `parked`, the queue of the parked events of a sender."""
 
     def __init__(self, parked: EventQueue) -> None: ...
     @property
@@ -1194,31 +1193,34 @@ class ParkedIndex:
     def count(self, led: Iterable[tuple[str, bytes]]) -> int:
         """How many events are parked and led here."""
     def shown(self, led: Iterable[tuple[str, bytes]], limit: int) -> list[tuple[int, bytes]]:
-        """Up to `limit` of these events, in order, as (reason, record)."""
+        """Up to `limit` of the events that are parked and led here, in order, as (reason, record)."""
     def sums(self, region: str, buckets: int) -> list[tuple[int, int, int]]:
         """(bucket, count, sum of the marks) of each bucket that has events here."""
     def marks(self, region: str, buckets: bytes, part: int = 0, parts: int = 1) -> bytes:
-        """The marks of some buckets of a region, or of one of so many parts of them."""
+        """The marks of some buckets of a region (a byte for each bucket says which), or of one of so many parts of
+        them."""
     def compare(self, region: str, buckets: bytes, part: int, parts: int, theirs: bytes) -> tuple[bytes, bytes, bytes]:
-        """The marks of those that have left, that are lacking here, and that are lacking there."""
+        """Compares with the `marks` of another member: the marks of (those that have left, as known here; those that
+        are lacking here; those that are lacking there)."""
     def lacking(self, marks: bytes) -> tuple[bytes, bytes]:
-        """Of these marks, those that have left, and those that are lacking here."""
+        """Of these marks, (those that have left, as known here; those that are lacking here)."""
     def copy(self, marks: bytes, most: int) -> tuple[bytes, int]:
-        """About `most` bytes of the events with these marks, and how many of the marks were looked at."""
+        """The events with these marks that are parked here, about `most` bytes of them and one at least, for `take`."""
     def take(self, region: str, events: bytes) -> int:
-        """Parks what another member's `copy` returned. Returns how many events were new."""
+        """Parks the events that another member's `copy` returned, but for those that are known or have left."""
     def leave(self, marks: bytes) -> int:
-        """These events were replayed or dropped. Returns how many were here."""
+        """The events with these marks were replayed or dropped: they go here too, and do not come back."""
     def forget(self, marks: bytes) -> None:
-        """These events are another member's to keep."""
+        """The events with these marks are another member's to keep."""
     def replace(self, record: bytes, reason: int) -> None:
-        """Parks a record in the place of the one of the same event."""
+        """Parks a record in the place of the one of the same event that is here."""
     def drop(self, led: Iterable[tuple[str, bytes]]) -> bytes:
         """Lets all events leave that are parked and led here. Returns their marks."""
     def replay(self, to: EventQueue, led: Iterable[tuple[str, bytes]], force: bool = False, stays: int = -1) -> int:
-        """Queues these events again. They stay parked, unseen, until `finish`."""
+        """Queues all events again in `to` that are parked and led here, in order, but for those of partition
+        `stays`."""
     def finish(self, to: EventQueue) -> bytes:
-        """Lets the events leave that have left the queue again. Returns their marks."""
+        """Lets all events leave that were queued again in `to`, have left that, and were not refused again."""
 
 def run_listener(
     session: Session, deliver: Callable[[EventBatch], list[tuple[int, int]] | None], queue: str, numbering: int

@@ -171,7 +171,9 @@ class ParkedEvents:
         return self._index
 
     def count(self, led: Led) -> int:
-        """Returns how many of the parked events are led, as `led` says."""
+        """Returns how many of the parked events are led, as `led` says; of a broken queue, how many it has."""
+        if self.queue.broken is not None:
+            return len(self.queue)
         with self.lock:
             return self._fresh.count(led)
 
