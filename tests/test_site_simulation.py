@@ -52,9 +52,10 @@ def test_a_run_repeats_by_its_seed(kind):
     assert first.statistics["answered"] > 50
 
 
-def test_the_clock_of_the_process_is_the_systems_after_a_run():
+@pytest.mark.parametrize("kind", ["", *KINDS])
+def test_the_clock_of_the_process_is_the_systems_after_a_run(kind):
     before = _core.monotonic_us()
-    SiteWorld(1).run()
+    make_world(1, kind).run()
     assert before <= _core.monotonic_us() < before + 3_600_000_000
 
 

@@ -124,10 +124,10 @@ class LocatorWorld(World):
         assert isinstance(site, SiteOfTwoLocators)
         kinds = [self._coordinator, self._standby, self._in_turn, self._one_after_the_other]
         with _Watcher(site) as watcher:
-            for _ in range(rounds):
+            for number in range(rounds):
                 wait_until(site.why_no_standby, "the site has a standby")
                 wait_until(lambda: why_not_whole(site, self._regions), "all buckets have their copies")
-                kind = self._chance.choice(kinds)
+                kind = self._chance.choice(kinds) if number else self._in_turn  # Each world has takeovers.
                 name = kind.__name__.strip("_").replace("_", " ")
                 self._happened.append(name)
                 kind(site, name)

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from pywan import _core
 from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Store
 from pywan.coordination.agent_session import AgentSession, Remembered, tables_in
@@ -506,6 +507,12 @@ class Locators:
     # --- a run ---
 
     def run(self, steps: int = 40) -> None:
+        try:
+            self._run(steps)
+        finally:
+            _core.simulate_monotonic_us(0)
+
+    def _run(self, steps: int) -> None:
         self._run_for(1500)
         for _ in range(steps):
             if self.rng.random() < 0.1:
