@@ -557,7 +557,7 @@ def dispatch(handlers: Mapping[str, Callable[[dict[str, Any], tuple[Any, ...]], 
 
 
 def call_once(
-    address: Address | tuple[str, int], op: str, /, *, timeout: float = 5.0, way: Way = PLAIN.cluster, **fields: Any
+    address: Address | tuple[str, int], /, op: str, *, timeout: float = 5.0, way: Way = PLAIN.cluster, **fields: Any
 ) -> dict[str, Any]:
     """Makes one request over a connection of its own, and returns the reply."""
     with ControlClient(address, timeout, way=way) as client:

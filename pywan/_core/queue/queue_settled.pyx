@@ -84,6 +84,6 @@ cdef void settled_park(void *parker, uint32_t number, uint64_t sequence, uint32_
     cdef const wan_partition *partition = &gateway.queue.partitions[number]
     if (partition.stream != NULL and sequence > wan_read(partition.stream)
             or not queue_can_read(gateway, number, sequence)
-            or queue_append_copy(gateway.parked, wan_parked_partition(failure), wan_queue_at(&gateway.queue, partition, sequence), False,
-                                 0) != WAN_OK):
+            or queue_append_copy(gateway.parked, wan_parked_partition(failure),
+                                 wan_queue_at(&gateway.queue, partition, sequence), False, 0) != WAN_OK):
         wan_add_guarded(&gateway.parked_missed, 1)
