@@ -8,14 +8,19 @@
 
 wan_event_mark wan_mark_of(const wan_record *record, uint64_t key_hash)
 {
-    const uint64_t words[5] = {
+    const uint64_t words[] = {
         record->event_sequence,
         (uint64_t)record->event_member << 32 | record->event_thread,
         record->stamp,
         key_hash,
         (uint64_t)record->origin_site << 16 | (uint64_t)record->stamp_site << 8 | record->operation,
     };
-    const wan_event_mark mark = {wan_hash(words, sizeof words, 1), wan_hash(words, sizeof words, 2) | 1};
+    wan_event_mark mark = {WAN_HASH_B, WAN_HASH_C};
+    for (size_t n = 0; n < sizeof words / sizeof *words; n++) {
+        mark.low = wan_hash_fold(words[n] ^ WAN_HASH_A, mark.low);
+        mark.high = wan_hash_fold(words[n] ^ WAN_HASH_B, mark.high);
+    }
+    mark.high |= 1;
     return mark;
 }
 
