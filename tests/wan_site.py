@@ -68,17 +68,15 @@ class WanSite(SiteOfProcesses):
         """Moves a bucket's copy or its primary, and returns when that is done."""
         move_bucket(("127.0.0.1", self.port), region, bucket, what=what, to=to, source=source)
 
+    def is_shared(self, region: str, buckets: int, copies: int) -> bool:
+        """Whether each bucket has so many whole copies at the members that live."""
+        counts = [each.ask("sharing", region) for each in self.living().values()]
+        led, follows, learns = (sum(each.get(what, 0) for each in counts) for what in ("primary", "copies", "learning"))
+        return led == buckets and follows == buckets * (copies - 1) and not learns
+
     def wait_shared(self, region: str, buckets: int, copies: int) -> None:
         """Returns when each bucket has so many whole copies at the members that live."""
-
-        def is_whole() -> bool:
-            counts = [each.ask("sharing", region) for each in self.living().values()]
-            led, follows, learns = (
-                sum(each.get(what, 0) for each in counts) for what in ("primary", "copies", "learning")
-            )
-            return led == buckets and follows == buckets * (copies - 1) and not learns
-
-        eventually(is_whole, what=f"{copies} copies of each bucket of {region}")
+        eventually(lambda: self.is_shared(region, buckets, copies), what=f"{copies} copies of each bucket of {region}")
 
 
 # In the child

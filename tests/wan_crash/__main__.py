@@ -16,7 +16,7 @@ from .campaign import CampaignFailure, run
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.wan_crash", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20, help="how many members are killed (default 20)")
+    parser.add_argument("--rounds", type=int, default=20, help="how often something goes wrong (default 20)")
     parser.add_argument("--seed", type=int, help="of the random choices (default: a new one, which is told)")
     parser.add_argument("--world", type=int, default=0, help="begin with this world of the seed, as a failure names it")
     parser.add_argument("--tls", action="store_true", help="all connections are encrypted")

@@ -56,17 +56,29 @@ class Writer:
 
 
 class Ear(pywan.CacheListener):
-    """Notes which changes it is told twice, unmarked."""
+    """Notes which changes it is told twice, or after a newer one of the same thread to the same key, unmarked."""
 
     def __init__(self) -> None:
         self._told: set[tuple[Any, Any]] = set()
+        self._newest: dict[tuple[Any, str], int] = {}
         self.twice: list[tuple[Any, Any]] = []
+        self.turned: list[tuple[Any, Any]] = []
+        self.first_told: list[tuple[str, int]] = []  # What writers put under keys of their own, by writer and number.
 
     def _note(self, event: pywan.EntryEvent) -> None:
-        what = event.key, event.new_value
-        if what in self._told and not event.possible_duplicate:
-            self.twice.append(what)
+        key, value = what = event.key, event.new_value
+        if what in self._told:
+            if not event.possible_duplicate:
+                self.twice.append(what)
+            return
         self._told.add(what)
+        if key.startswith("hot "):
+            writer, number = value.split()
+            if int(number) < self._newest.get((key, writer), 0) and not event.possible_duplicate:
+                self.turned.append(what)
+            self._newest[key, writer] = max(int(number), self._newest.get((key, writer), 0))
+        elif not key.startswith("mark ") and not event.possible_duplicate:
+            self.first_told.append((key.split()[0], value))
 
     after_create = after_update = _note
 
@@ -82,6 +94,17 @@ class Process(WanProcess):
 
     def twice(self) -> list[Any]:
         return [list(each) for each in self._ear.twice[:10]]
+
+    def turned(self) -> list[Any]:
+        return [list(each) for each in self._ear.turned[:10]]
+
+    def first_told(self) -> list[Any]:
+        return [list(each) for each in self._ear.first_told]
+
+    def buckets_of(self, region: str, put: list[list[Any]]) -> list[int]:
+        """Returns the bucket of each put, which is named by its writer and its number."""
+        bucket_of = self.cache._core.regions.get(region).bucket_of
+        return [bucket_of(f"{writer} {number}") for writer, number in put]
 
     def write(self, region: str, name: str, path: str, pause_s: float) -> None:
         self._writer = Writer(self.cache.region(region), name, path, pause_s)
