@@ -470,27 +470,22 @@ def test_an_acknowledgement_from_the_connection_before_is_not_believed(sites):
 
 def test_what_an_old_connection_applied_and_is_not_on_the_disk_yet_is_not_acknowledged_on_its_successor(tmp_path):
     sites = TwoSites(history=False)
-    region = sites.fast_region()
-    region.open_log(str(tmp_path), log_id=1)
+    region, waits, answers = sites.fast_region(), [], []
+
+    def wait():
+        """The old connection waits for the disk. Its successor comes, and does so too."""
+        waits.append(region.log_state()["pending"])
+        if len(waits) == 1:
+            sites.reconnect()
+            answers.append(sites.deliver(sites.sent()))
+        else:
+            region.commit_once()
+
+    region.open_log(str(tmp_path), log_id=1, wait=wait)
     sites.put(("k", "v"))
-    old = threading.Thread(target=sites.deliver, args=(sites.sent(),), daemon=True)
-    old.start()
-    eventually(lambda: "k" in region, what="the application")  # It waits for the disk, which nobody writes to yet.
-    sites.reconnect()
-    answers = []
-    successor = threading.Thread(
-        target=lambda batch: answers.append(sites.deliver(batch)), args=(sites.sent(),), daemon=True
-    )
-    successor.start()
-    successor.join(0.3)
-    assert answers == [] and region.log_state()["pending"] == 1
-    committer = threading.Thread(target=region.commit_loop)
-    committer.start()
-    successor.join()
-    assert [frame.type for frame in split_frames(answers[0])] == [FRAME_ACK] and region.log_state()["pending"] == 0
-    old.join()
-    region.stop_log()
-    committer.join()
+    answers.append(sites.deliver(sites.sent()))
+    assert waits == [1, 1] and region.log_state()["pending"] == 0
+    assert [frame.type for frame in split_frames(answers[0])] == [FRAME_ACK]
 
 
 def test_a_receiver_whose_own_queue_is_full_acknowledges_nothing_and_takes_it_later():

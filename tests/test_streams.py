@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import threading
 from pathlib import Path
 
 import lz4.block
@@ -258,25 +257,21 @@ def test_an_own_partition_is_known_to_its_queue_alone():
 
 
 def test_a_member_that_repeats_is_not_answered_before_the_disk_has_what_another_one_brought(tmp_path):
-    remote = Remote()
+    remote, waits = Remote(), []
     remote.core = _core.RegionCore(remote.name, _core.Clock(), site=2)
-    remote.core.open_log(str(tmp_path), log_id=1)
-    first = threading.Thread(target=remote.member().name().send, args=(1, 1), daemon=True)
-    first.start()
-    eventually(
-        lambda: b"k" in remote.core, what="the application"
-    )  # It waits for the disk, which nobody writes to yet.
-    second = threading.Thread(target=remote.member().name().send, args=(1, 1), daemon=True)
-    second.start()
-    second.join(0.3)
-    assert second.is_alive() and remote.core.log_state()["pending"] == 1
-    committer = threading.Thread(target=remote.core.commit_loop)
-    committer.start()
-    for thread in (first, second):
-        thread.join()
-    assert remote.core.log_state()["pending"] == 0 and remote.counts.counts()["duplicates_skipped"] == 1
-    remote.core.stop_log()
-    committer.join()
+
+    def wait():
+        """The first member waits for the disk. The second one repeats the event, and does so too."""
+        waits.append(remote.core.log_state()["pending"])
+        if len(waits) == 1:
+            remote.member().name().send(1, 1)
+        else:
+            remote.core.commit_once()
+
+    remote.core.open_log(str(tmp_path), log_id=1, wait=wait)
+    remote.member().name().send(1, 1)
+    assert waits == [1, 1] and remote.core.log_state()["pending"] == 0
+    assert remote.counts.counts()["duplicates_skipped"] == 1
 
 
 # Lives
