@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from pywan.testing.processes import ProcessFailed
 from pywan.testing.waiting import eventually
 from test_senders_of_members import BUCKETS, PARTITION, WAYS, Sites, sites, wait_copies
+from wan_site import WanSite
 
 EVENTS = 200
 WRONG = {"name": "another", "type": "REPLICATE"}
@@ -197,6 +199,19 @@ def test_a_member_that_joins_later_keeps_what_was_parked_before(tmp_path, parall
 
 
 @pytest.mark.whole
+def test_a_member_that_gives_a_copy_away_keeps_its_parked_events_no_longer(tmp_path):
+    with parked(tmp_path, PARTITION, members=("a", "b", "c"), parallel=True) as both:
+        (primary, holders) = both.ny.locator.ask("layout", "data")[0]
+        (source,) = {*holders} - {primary}
+        (to,) = {*both.ny.living()} - {*holders}
+        before = kept(both)[source]
+        both.ny.move("data", 0, "copy", to, source)
+        wait_kept(both, PARTITION, parallel=True)
+        assert kept(both)[source] < before
+        wait_parked(both, EVENTS)
+
+
+@pytest.mark.whole
 def test_a_member_that_ends_leaves_its_parked_events_with_the_others(tmp_path):
     region = {**PARTITION, "redundant_copies": 0}
     with parked(tmp_path, region, parallel=True) as both:
@@ -217,6 +232,28 @@ def test_withheld_events_outlive_their_member_too(tmp_path, parallel, region):
         (left,) = both.ny.living().values()
         assert left.sender("ln", "replay_parked") == 0  # The filter fails still.
         assert left.sender("ln", "parked_count") == 50
+
+
+@pytest.mark.whole
+def test_a_withheld_event_of_a_put_in_doubt_is_parked_where_the_put_counts(tmp_path):
+    region = {"name": "data", "type": "REPLICATE", "gateway_sender_ids": ["ln"]}
+    sender = {"id": "ln", "remote_distributed_system_id": 2, "parallel": False}
+    sender["gateway_event_substitution_filter"] = "wan_site:Fails"
+    with WanSite(tmp_path, 1, regions=[region], member_timeout_ms=20_000) as ny:
+        a, b = (ny.start_member(name, senders=[sender], call_timeout=1) for name in "ab")
+        wait_copies(ny, region)
+        b.stop()
+        for n in range(4):
+            with pytest.raises(ProcessFailed, match="ConnectivityError"):
+                a.do("data", "put", f"key {n}", n)
+        b.go_on()
+        a.do("data", "put", "key 4", 4)
+
+        def is_parked() -> bool:
+            keys = {each["key"] for each in a.sender("ln", "parked", 100)}
+            return len(keys) > 1 and keys == a.ask("content", "data").keys() == b.ask("content", "data").keys()
+
+        eventually(is_parked, what="a parked event for each entry")
 
 
 @pytest.mark.whole

@@ -200,43 +200,55 @@ class ParkedSharing:
         reply = yield leader, {"what": "sums", "sender": core.id, "regions": told}
         if reply is None:
             return False
-        of_region = dict(regions)
-        for name, buckets, count in _differing(reply):
-            if len(buckets) != len(of_region.get(name, b"")):
-                continue
-            found.differs = True
-            mine = sum(each[1] for each in core.parked.sums(name, len(buckets)) if buckets[each[0]])
-            parts = 1 + 2 * max(mine, count) // MARKS_MAX
-            for part in range(parts):
-                if not (yield from self._compare_marks(core, leader, name, buckets, part, parts)):
-                    return False
+        differing = {name: (buckets, count) for name, buckets, count in _differing(reply)}
+        for name, asked in regions:
+            different, count = differing.get(name, (b"", 0))
+            if len(different) != len(asked):
+                different = bytes(len(asked))
+            found.differs |= any(different)
+            strange = self._strange(core, name, len(asked))
+            held = bytes(each and not other for each, other in zip(different, strange, strict=True))
+            if not (yield from self._compare_marks(core, leader, name, held, count)):
+                return False
+            # Where the leader has just the same, this member has to forget it all the same.
+            strange = bytes(each and other for each, other in zip(asked, strange, strict=True))
+            if not (yield from self._compare_marks(core, leader, name, strange, count, forgets=True)):
+                return False
         return True
+
+    def _strange(self, core: SenderCore, name: str, buckets: int) -> bytes:
+        """Returns a byte for each bucket of a region: whether this member neither holds nor leads the bucket."""
+        region = self._view(core).regions.get(name)
+        if region is None or len(region.held) != buckets:
+            return bytes(buckets)
+        return bytes(not held and not led for held, led in zip(region.held, region.led, strict=True))
 
     def _compare_marks(
-        self, core: SenderCore, leader: Incarnation, name: str, buckets: bytes, part: int, parts: int
+        self, core: SenderCore, leader: Incarnation, name: str, buckets: bytes, count: int, *, forgets: bool = False
     ) -> Steps[bool]:
-        mine = core.parked.marks(name, buckets, part, parts)
-        question = {"sender": core.id, "region": name, "buckets": buckets, "part": part, "parts": parts, "marks": mine}
-        reply = yield leader, {"what": "marks", **question, "from": list(self._agent.me)}
-        if reply is None or "left" not in reply:
-            return reply is not None
-        core.parked.leave(_bytes(reply, "left"))
-        gone, lacking = core.parked.lacking(_bytes(reply, "more"))
-        if gone:
-            yield leader, {"what": "left", "sender": core.id, "marks": gone}
-        yield from self._fetch(core, leader, name, lacking)
-        self._forget_others(core, name, mine, _bytes(reply, "lacking"))
+        """Compares the marks of some buckets, of which the leader has `count` at most. With `forgets` the leader takes
+        what it lacks, and this member forgets what the leader has. Returns whether the leader answered."""
+        if not any(buckets):
+            return True
+        mine = sum(each[1] for each in core.parked.sums(name, len(buckets)) if buckets[each[0]])
+        parts = 1 + 2 * max(mine, count) // MARKS_MAX
+        for part in range(parts):
+            marks = core.parked.marks(name, buckets, part, parts)
+            question = {"sender": core.id, "region": name, "buckets": buckets, "part": part, "parts": parts}
+            reply = yield leader, {"what": "marks", **question, "marks": marks, "from": list(self._agent.me)}
+            if reply is None:
+                return False
+            if "left" not in reply:
+                continue
+            core.parked.leave(_bytes(reply, "left"))
+            if forgets:
+                core.parked.forget(b"".join(sorted(_each(marks) - _each(_bytes(reply, "lacking")))))
+                continue
+            gone, lacking = core.parked.lacking(_bytes(reply, "more"))
+            if gone:
+                yield leader, {"what": "left", "sender": core.id, "marks": gone}
+            yield from self._fetch(core, leader, name, lacking)
         return True
-
-    def _forget_others(self, core: SenderCore, name: str, mine: bytes, lacking: bytes) -> None:
-        """Forgets events of buckets that this member does not hold, once the member that leads them has them."""
-        region = self._view(core).regions.get(name)
-        if region is None:
-            return
-        strange = bytes(not held and not led for held, led in zip(region.held, region.led, strict=True))
-        if any(strange):
-            theirs = _each(mine) - _each(lacking)
-            core.parked.forget(b"".join(sorted(theirs & _each(core.parked.marks(name, strange, 0, 1)))))
 
     def _take_offered(self, core: SenderCore, found: Found) -> Steps[None]:
         """Takes what others have of buckets that this member leads."""

@@ -12,7 +12,7 @@ from pywan._core import Encoded
 from pywan.base.lines import Lines
 from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflictResolver
 from pywan.config.classes import let_through
-from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
+from pywan.errors import DiskError, PywanError, QueueFullError, RegionNotFoundError
 from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
 from pywan.region.callback_lock import CallbackLock
 
@@ -221,18 +221,23 @@ class CallbackPath:
         no lock is held meanwhile: two changes of a key may be asked about in another order than they are made in."""
         region, verdicts = self._region, Verdicts()
         while True:
-            outcome = region.change(
-                change.operation,
-                change.key,
-                change.value,
-                change.argument,
-                verdicts,
-                change.version,
-                change.origin,
-                _core.ASK_NOBODY,
-                change.timestamp_ms,
-                change.condition,
-            )
+            try:
+                outcome = region.change(
+                    change.operation,
+                    change.key,
+                    change.value,
+                    change.argument,
+                    verdicts,
+                    change.version,
+                    change.origin,
+                    _core.ASK_NOBODY,
+                    change.timestamp_ms,
+                    change.condition,
+                )
+            except PywanError as error:
+                if error.in_doubt:
+                    self._park_withheld(OPERATIONS[change.operation], change, change.value, verdicts)
+                raise
             if outcome != "callbacks":
                 break
             name = OPERATIONS[change.operation]
@@ -240,7 +245,8 @@ class CallbackPath:
                 there = region.lookup(change.key)
                 name = "update" if there is not None and there[3] else "create"
             self._ask(name, change, change.value, verdicts)
-        if outcome in _DONE or outcome == "same":
+        # What is in doubt may count. Then nobody asks the filters again, and the event would be nowhere.
+        if outcome in _DONE or outcome in ("same", "in doubt"):
             self._park_withheld(OPERATIONS[change.operation], change, change.value, verdicts)
         return outcome
 
