@@ -17,6 +17,7 @@ from pywan.errors import BatchError, ConnectivityError
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import LIMIT_S, eventually
 from shared_site import Call, SharedSite
+from test_event_calls import event
 from test_shelved_calls import ELSEWHERE, IN_DOUBT, SECOND, Served, served
 
 __all__ = ["served"]
@@ -106,9 +107,9 @@ def test_calls_that_callbacks_make_end_with_the_call_that_they_are_part_of() -> 
         def through(
             operation: int, key: Any, value: Any, argument: Any, *more: Any, call: Any = None, **named: Any
         ) -> Any:
-            time.sleep(TIMEOUT_S / 2)
-            with pytest.raises(ConnectivityError):
-                core.get("other")
+            for _ in range(5):
+                with pytest.raises(ConnectivityError):
+                    core.get("other")
             origin = 1, b"", core.next_event_id(), False, 0, call
             return core.change(operation, key, value, argument, (), None, origin)
 
@@ -117,6 +118,39 @@ def test_calls_that_callbacks_make_end_with_the_call_that_they_are_part_of() -> 
         core.set_callback_path(through)
         for caller in site.cores:
             assert took_s(lambda caller=caller: caller.put("k", 1)) <= TIMEOUT_S + SLACK_S
+
+
+class Callbacks:
+    """Notes until when and at which depth it may call others."""
+
+    def __init__(self, core: _core.RegionCore) -> None:
+        self._route = _core.CallRoute(core, timeout_s=3600)
+        self.left_us, self.depth = 0, 0
+        core.set_callback_path(self.change)
+
+    def change(self, *change: Any, **named: Any) -> str:
+        now_us = time.monotonic_ns() // 1000
+        self.left_us, self.depth = self._route.deadline(now_us) - now_us, _core.call_depth()
+        return "same"
+
+    def apply_record(self, record: bytes, position: Any) -> int:
+        self.change()
+        return _core.APPLY_DONE
+
+
+@pytest.mark.parametrize("kind", ["CHANGE", "ROWS", "EVENTS"])
+def test_calls_that_callbacks_make_have_the_time_and_the_next_depth_of_the_call(served: Served, kind: str) -> None:
+    asked = Callbacks(served.region)
+    key = served.keys[0].encode()
+    record = event(served.keys[0]) if kind == "EVENTS" else calls.record(key, b"v", key_form=1)
+    served.session.receive_data(
+        calls.call(getattr(calls, kind), record, id=1, epoch=1, count=kind != "CHANGE", within=1000), SECOND
+    )
+    assert list(served.answered(SECOND)) == [1]
+    assert 0 < asked.left_us <= 8_000_000, "four fifths of 10 s"
+    assert asked.depth == 1 and _core.call_depth() == 0
+    asked.change()
+    assert asked.left_us > 8_000_000, "the next call has its own"
 
 
 def test_a_call_that_makes_others_has_one_deadline(silent: SharedSite) -> None:
