@@ -18,7 +18,7 @@ from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import LIMIT_S, eventually
 from shared_site import Call, SharedSite
 from test_event_calls import event
-from test_shelved_calls import ELSEWHERE, IN_DOUBT, SECOND, Served, served
+from test_shelved_calls import DONE, ELSEWHERE, IN_DOUBT, SECOND, Served, served
 
 __all__ = ["served"]
 
@@ -200,6 +200,25 @@ def test_a_change_is_not_made_for_a_caller_that_does_not_wait_any_more(served: S
     served.acknowledge(0)
     assert served.answered(2 * SECOND)[9000][0] == ELSEWHERE
     assert served.tail.last(1) == 0 and served.session.shelved == 0
+
+
+def test_a_call_that_may_have_lain_in_the_socket_for_too_long_is_not_made(served: Served) -> None:
+    """The session reads nothing while it has no place. What it reads then may have come when that began."""
+    served.answered(SECOND)
+    for _ in range(4096):
+        served.put(0, b"value")
+    assert served.answered(SECOND) == {}
+    served.acknowledge(0)
+    assert len(served.answered(2 * SECOND)) == 4096
+    for id, sequence in ((9000, 0), (9001, 1)):
+        record = calls.record(served.keys[1].encode(), b"v", key_form=1, sequence=id)
+        call = calls.call(calls.CHANGE, record, id=id, bucket=1, epoch=1, within=10)
+        served.session.receive_data(call, 2 * SECOND)
+        answers = served.answered(2 * SECOND)
+        assert served.tail.last(1) == sequence and (id in answers) == (sequence == 0)
+        assert sequence or answers[id][0] == ELSEWHERE
+    served.acknowledge(1)
+    assert served.answered(2 * SECOND)[9001][0] == DONE
 
 
 def test_a_call_that_is_held_is_not_done_when_its_caller_has_given_up(served: Served) -> None:

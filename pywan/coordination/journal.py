@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from pywan.base.files import make_private
+from pywan.base.files import make_private, sync_folder
 from pywan.base.names import quoted
 from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Store
@@ -78,11 +78,7 @@ class Journal:
         finally:
             database.close()
         os.replace(fresh, self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self.path.parent)
 
     def append(self, store: Store, *, is_whole: bool = False) -> None:
         """Writes what was decided. When it returns, it is on the disk. `is_whole`: it takes the place of all that is
