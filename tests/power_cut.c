@@ -72,7 +72,7 @@ static int note(int file)
         else
             note_bytes(again, state.st_size, to);
         fclose(to);
-        if (rename(fresh, whole) < 0) abort();
+        if (renameat(AT_FDCWD, fresh, AT_FDCWD, whole) < 0) abort();
     }
     pthread_mutex_unlock(&lock);
     return 0;
@@ -81,3 +81,41 @@ static int note(int file)
 int fsync(int file) { return note(file); }
 
 int fdatasync(int file) { return note(file); }
+
+/* Whether the disk would have the bytes of a file now, as they are. */
+static int is_synced(int file, ino_t inode, off_t bytes)
+{
+    char noted[4096];
+    snprintf(noted, sizeof noted, "%s/%llu", getenv("POWER_CUT"), (unsigned long long)inode);
+    int same = 0, copy = open(noted, O_RDONLY | O_CLOEXEC);
+    char *one = malloc((size_t)bytes + 1), *other = malloc((size_t)bytes + 1);
+    if (copy >= 0)
+        same = pread(file, one, (size_t)bytes, 0) == bytes && read(copy, other, (size_t)bytes + 1) == bytes &&
+               !memcmp(one, other, (size_t)bytes);
+    if (copy >= 0) close(copy);
+    free(one);
+    free(other);
+    return same;
+}
+
+/* The disk may have the new name of a file at once. So its bytes have to be there before. */
+int rename(const char *from, const char *to)
+{
+    struct stat state;
+    char list[4096];
+    const char *noted = getenv("POWER_CUT");
+    int file = noted ? open(from, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    if (file >= 0 && fstat(file, &state) == 0 && S_ISREG(state.st_mode) && state.st_size <= BYTES_MAX) {
+        pthread_mutex_lock(&lock);
+        if (!is_synced(keep(file, state.st_ino), state.st_ino, state.st_size)) {
+            snprintf(list, sizeof list, "%s/renamed", noted);
+            FILE *renamed = fopen(list, "ae");
+            if (!renamed) abort();
+            fprintf(renamed, "%s\n", to);
+            fclose(renamed);
+        }
+        pthread_mutex_unlock(&lock);
+    }
+    if (file >= 0) close(file);
+    return renameat(AT_FDCWD, from, AT_FDCWD, to);
+}

@@ -52,6 +52,12 @@ class PowerCut:
         """Returns the same as it would be after a power cut now."""
         return dict(self._left(self.disk.stat().st_ino, ""))
 
+    def renamed_before_synced(self) -> set[str]:
+        """Returns the names that files got before their bytes were synced. A power cut may leave empty files there."""
+        listed = self._noted / "renamed"
+        names = listed.read_text().splitlines() if listed.exists() else []
+        return {str(Path(name).relative_to(self.disk)) for name in names}
+
     def _left(self, inode: int, prefix: str) -> list[tuple[str, bytes]]:
         found = []
         for line in self._note_of(inode).decode().splitlines():

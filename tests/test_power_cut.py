@@ -124,5 +124,6 @@ def test_what_was_stored_is_there_after_a_power_cut(what: str, tmp_path: Path) -
             there, left = needed(cut.there()), needed(cut.left())
             assert {path for path, data in there.items() if left.get(path) != data} == set()
             assert files <= there.keys()
+            assert cut.renamed_before_synced() == set()
         finally:
             process.kill()

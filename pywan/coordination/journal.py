@@ -14,7 +14,7 @@ from typing import Any
 
 import msgpack
 
-from pywan.base.files import make_private, sync_folder
+from pywan.base.files import make_private
 from pywan.base.names import quoted
 from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Store
@@ -77,8 +77,7 @@ class Journal:
             database.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
         finally:
             database.close()
-        os.replace(fresh, self.path)
-        sync_folder(self.path.parent)
+        os.replace(fresh, self.path)  # SQLite syncs the folder before its first commit in the new database returns.
 
     def append(self, store: Store, *, is_whole: bool = False) -> None:
         """Writes what was decided. When it returns, it is on the disk. `is_whole`: it takes the place of all that is
