@@ -545,6 +545,52 @@ static void any_sync_that_fails_is_followed_by_writing_again(void)
     end();
 }
 
+/* After a sync that failed the system's memory counts as written, and the disk may lack it. */
+static void what_an_opening_gives_back_is_on_the_disk_though_the_sync_before_it_failed(void)
+{
+    random_source source = {.state = 8};
+    begin();
+    owner.writes = 1;
+    write_items(3, 5000);
+    EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
+    write_items(3, 90000);
+    disk.fail_at = disk.calls + 1;
+    disk.stopped = 1; /* The process ends before the log has written anything again. */
+    EXPECT_EQUAL(owner_sync(&owner), WAN_IO);
+    disk.stopped = 0;
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 6);
+    EXPECT_EQUAL(owner.log.synced_commit, 6);
+    owner_close(&owner);
+    memory_disk_crash(&disk, LOSE_UNSYNCED, &source);
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 6);
+    end();
+}
+
+/* The system reads a page from the disk again, where it never was. */
+static wan_status lose_a_page(void *context, uint32_t index, uint64_t commit, const wan_part_head *head,
+                              const uint8_t *bytes)
+{
+    memory_file *file = memory_disk_find(context, "000000000001.seg");
+    memset(file->bytes + WAN_LOG_PAGE + MEMORY_PAGE, 0, MEMORY_PAGE);
+    return WAN_OK;
+}
+
+static void an_opening_whose_second_reading_gives_other_bytes_is_refused(void)
+{
+    begin();
+    owner.writes = 1;
+    write_items(3, 5000);
+    owner_close(&owner);
+    wan_log_reader reader = {.owner = &disk, .part = lose_a_page};
+    uint64_t cut;
+    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &owner.damage, &cut),
+                 WAN_IO);
+    EXPECT(strstr(wan_detail, "reading it twice gave different bytes") != NULL);
+    end();
+}
+
 static void only_what_needs_one_write_is_taken(void)
 {
     begin();
@@ -1012,6 +1058,10 @@ const test_case log_tests[] = {
     {"a manifest knows only what is synced", a_manifest_knows_only_what_is_synced},
     {"blocks are written while the disk syncs", blocks_are_written_while_the_disk_syncs},
     {"any sync that fails is followed by writing again", any_sync_that_fails_is_followed_by_writing_again},
+    {"what an opening gives back is on the disk though the sync before it failed",
+     what_an_opening_gives_back_is_on_the_disk_though_the_sync_before_it_failed},
+    {"an opening whose second reading gives other bytes is refused",
+     an_opening_whose_second_reading_gives_other_bytes_is_refused},
     {"only what needs one write is taken", only_what_needs_one_write_is_taken},
     {"a full disk refuses and goes on when room returns", a_full_disk_refuses_and_goes_on_when_room_returns},
     {"a log on a disk without a byte left can be shortened", a_log_on_a_disk_without_a_byte_left_can_be_shortened},
