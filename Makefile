@@ -16,8 +16,8 @@
 #   make libfuzzer the same led by coverage, if clang is here (FUZZ_SECONDS=60 FUZZERS="log" ...)
 #   make simulate  senders and receivers over a bad network, disk and clock   (ARGS="--seeds 1000 --jobs 2" ...)
 #   make simulate-site  a site of several members in simulated time  (ARGS="--seeds 1000 --jobs 2")
-#   make mutants   pieces of the protocol of a site are taken out, and a check sees each  (ARGS="--seeds 500 NAME..." or "--list")
-#   make mutants-quick  two of those that need no build: others on each day of the year
+#   make mutants   pieces of the product are taken out, and a check or a test sees each  (ARGS="--seeds 500 NAME...", "--list" or "--table")
+#   make mutants-quick  two of those that one test sees, or that need no build: others on each day of the year
 #   make crash     senders and receivers killed with kill -9  (ARGS="--rounds 1000 --seed 7" ...)
 #   make crash-wan   three sites of several members that send to each other: members are killed  (ARGS="--rounds 100 --seed 7")
 #   make crash-site  a site of three members: killed, stopped, cut off, ended, and its locator  (ARGS="--rounds 100 --seed 7" or "--rolling 50")

@@ -1,2 +1,2 @@
-"""Pieces of the protocol of a site, each with a patch that takes it out, and a command that says which check of the
-simulated site sees the loss (docs/testing.md)."""
+"""Pieces of the product, most of them of the protocol of a site. Each has a patch that takes it out, and a command says
+which check of the simulated site, or which test, sees the loss (docs/testing.md)."""

@@ -8,10 +8,13 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from .one_test import C_TESTS
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 FOLDER = Path(__file__).resolve().parent
-# Lines behind the first one of a patch begin so: why no check is known to see it; the kind of world that is to see it.
-NOT_SEEN, KIND = "Not seen: ", "Kind: "
+# Lines behind the first one of a patch begin so: why no check is known to see it; the kind of world that is to see it;
+# the test that is to see it, in place of the simulated site (one_test says what can stand there).
+NOT_SEEN, KIND, TEST = "Not seen: ", "Kind: ", "Test: "
 
 
 class Mutation(NamedTuple):
@@ -19,17 +22,25 @@ class Mutation(NamedTuple):
     about: str  # What it takes out, in a sentence.
     not_seen: str  # Why no check is known to see it. Empty: one does.
     kind: str  # The kind of world that is to see it (site_simulation/kinds). Empty: each seed's own.
-    is_compiled: bool  # The core has to be built anew.
+    test: str  # The test that is to see it. Empty: the simulated site is.
+    room: str  # The folder of the first file that it changes.
+    needs_build: bool  # The core has to be built anew.
     path: Path
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether its trial takes no long build, and ends as soon as one test or a few seeds have run."""
+        return not self.not_seen and (bool(self.test) or not self.needs_build)
 
 
 def read_mutation(path: Path) -> Mutation:
     lines = path.read_text().splitlines()
-    changed = [line for line in lines if line.startswith("+++ ")]
+    changed = [match[1] for line in lines if (match := re.match(r"\+\+\+ b/(\S+)", line))]
     head = lines[1 : lines.index("")]
-    not_seen, kind = (_told(head, what) for what in (NOT_SEEN, KIND))
-    is_compiled = any(re.match(r"\+\+\+ b/(csrc|pywan/_core)/", line) for line in changed)
-    return Mutation(path.stem, lines[0], not_seen, kind, is_compiled, path)
+    not_seen, kind, test = (_told(head, what) for what in (NOT_SEEN, KIND, TEST))
+    needs_build = not test.startswith(C_TESTS) and any(re.match("csrc/|pywan/_core/", each) for each in changed)
+    room = str(Path(changed[0]).parent)
+    return Mutation(path.stem, lines[0], not_seen, kind, test, room, needs_build, path)
 
 
 def _told(head: list[str], what: str) -> str:

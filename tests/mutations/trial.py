@@ -1,4 +1,5 @@
-"""Owns the trial of a mutation: a copy of the tree in a temporary folder, the patch, the build, and the seeds."""
+"""Owns the trial of a mutation: a copy of the tree in a temporary folder, the patch, the build, and the seeds or the
+test that is to see it."""
 
 from __future__ import annotations
 
@@ -6,16 +7,17 @@ import json
 import os
 import selectors
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
 
+from .children import Children
+from .one_test import run_test
 from .patches import ROOT, Mutation, apply_patch
 from .seeds import CHECK, ERROR
 
@@ -76,64 +78,6 @@ CHECKS = {
 }
 
 
-class Stopped(Exception):
-    """The command is to end."""
-
-
-class Children:
-    """The processes that were started, so that all of them can be ended. Any thread may call it."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._is_stopped = False
-
-    def start(self, command: list[str], tree: Path, errors: IO[str], output: int) -> subprocess.Popen[bytes]:
-        with self._lock:
-            if self._is_stopped:
-                raise Stopped
-            child = subprocess.Popen(
-                command,
-                cwd=tree,
-                env=environment_of(tree),
-                stdout=output,
-                stderr=errors,
-                bufsize=0,  # So a line that has come is never in a buffer while the next one is waited for.
-                start_new_session=True,  # Ctrl-C reaches this process, which ends them.
-            )
-            self._running.add(child)
-            return child
-
-    def end(self, child: subprocess.Popen[bytes]) -> None:
-        """Ends a process with all that it has started."""
-        with self._lock:
-            self._running.discard(child)
-            if child.poll() is None:
-                os.killpg(child.pid, signal.SIGKILL)
-        if child.stdout is not None:
-            child.stdout.close()
-        child.wait()
-
-    def stop(self) -> None:
-        """Ends all, and lets none begin."""
-        with self._lock:
-            self._is_stopped = True
-            for child in self._running:
-                if child.poll() is None:
-                    os.killpg(child.pid, signal.SIGKILL)
-
-    def check(self) -> None:
-        if self._is_stopped:
-            raise Stopped
-
-
-def environment_of(tree: Path) -> dict[str, str]:
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    compiler = "ccache cc" if shutil.which("ccache") else "cc"
-    given = {"CC": compiler, "CCACHE_NOHASHDIR": "1", "PYWAN_BUILD_CACHE": f"{cache}/pywan", **os.environ}
-    return {**given, "CCACHE_BASEDIR": str(tree), "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
-
-
 @dataclass
 class Run:
     """What became of seeds."""
@@ -148,18 +92,24 @@ class Run:
 class Result:
     mutation: Mutation
     run: Run = field(default_factory=Run)
+    failed_test: str = ""  # Which test failed, if the mutation has one that is to see it.
     fail_anyway: list[int] = field(default_factory=list)  # Seeds at which a check fails without the mutation, too.
     failure: str = ""  # Why the trial could not go on.
+    seconds: float = 0.0  # How long the seeds took, or the test.
 
     @property
     def is_seen(self) -> bool:
-        return self.run.seen_at is not None and not self.failure
+        return not self.failure and (bool(self.failed_test) or self.run.seen_at is not None)
 
     def __str__(self) -> str:
         if self.failure:
             return self.failure
-        run = self.run
+        run, mutation = self.run, self.mutation
+        if mutation.test:
+            return self.failed_test or f"not seen by `{mutation.test}`"
         told = f"seed {run.seen_at}: {run.check}" if self.is_seen else f"not seen in {run.seeds} seeds"
+        if mutation.kind:
+            told = f"`{mutation.kind}`, {told}"
         if run.faults:
             told += f" ({len(run.faults)} ended in no check: {run.faults[0]})"
         if self.fail_anyway:
@@ -187,26 +137,54 @@ class Whole:
 
 
 def try_mutation(mutation: Mutation, whole: Whole, first: int, count: int) -> Result:
-    """Takes the piece out of a copy of the tree, and runs seeds until a check fails that holds with the piece."""
-    result, children, last = Result(mutation), whole.children, first + count - 1
+    """Takes the piece out of a copy of the tree, and looks whether a check fails that holds with the piece."""
+    result, children = Result(mutation), whole.children
     tree = whole.folder / mutation.name
     try:
         shutil.copytree(whole.tree, tree, copy_function=copy_file(children))
-        why = apply_patch(mutation, tree)
-        result.failure = f"does not apply: {why}" if why else build(tree, children) if mutation.is_compiled else ""
-        run = result.run
-        while first <= last and not result.failure:
-            first = run_seeds(tree, first, last, mutation.kind, run, children)
-            if run.seen_at is not None and whole.fails(run.seen_at, mutation.kind):
-                result.fail_anyway.append(run.seen_at)
-                run.seen_at = None
-            elif run.seen_at is not None:
-                break
-            if len(run.faults) > FAULTS_MAX:
-                result.failure = f"{len(run.faults)} of {run.seeds} seeds ended in no check: {run.faults[0]}"
+        if mutation.test:
+            _try_test(result, tree, children)
+        else:
+            _try_seeds(result, tree, whole, first, first + count - 1)
     finally:
         shutil.rmtree(tree, ignore_errors=True)
     return result
+
+
+def _try_test(result: Result, tree: Path, children: Children) -> None:
+    """Runs the test of a mutation with the piece, and without it."""
+    mutation = result.mutation
+    before = run_test(mutation.test, tree, children)
+    if before.failed or before.obstacle:
+        result.failure = f"with nothing taken out: {before.failed or before.obstacle}"
+        return
+    result.failure = _take_out(mutation, tree, children)
+    if not result.failure:
+        result.failed_test, result.failure, result.seconds = run_test(mutation.test, tree, children)
+
+
+def _try_seeds(result: Result, tree: Path, whole: Whole, first: int, last: int) -> None:
+    """Runs seeds until a check fails that holds with the piece."""
+    mutation, run, children = result.mutation, result.run, whole.children
+    result.failure = _take_out(mutation, tree, children)
+    began = time.monotonic()
+    while first <= last and not result.failure:
+        first = run_seeds(tree, first, last, mutation.kind, run, children)
+        if run.seen_at is not None and whole.fails(run.seen_at, mutation.kind):
+            result.fail_anyway.append(run.seen_at)
+            run.seen_at = None
+        elif run.seen_at is not None:
+            break
+        if len(run.faults) > FAULTS_MAX:
+            result.failure = f"{len(run.faults)} of {run.seeds} seeds ended in no check: {run.faults[0]}"
+    result.seconds = time.monotonic() - began
+
+
+def _take_out(mutation: Mutation, tree: Path, children: Children) -> str:
+    """Applies the patch, and builds what is to be built. Returns why that failed; empty: it did not."""
+    if why := apply_patch(mutation, tree):
+        return f"does not apply: {why}"
+    return build(tree, children) if mutation.needs_build else ""
 
 
 def copy_file(children: Children) -> Callable[[str, str], object]:
