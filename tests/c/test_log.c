@@ -545,6 +545,68 @@ static void any_sync_that_fails_is_followed_by_writing_again(void)
     end();
 }
 
+/* The next sync fails, and nothing that follows reaches the disk. */
+static void fail_a_sync(void)
+{
+    disk.fail_at = disk.calls + 1;
+    disk.stopped = 1;
+    EXPECT_EQUAL(owner_sync(&owner), WAN_IO);
+    disk.stopped = 0;
+}
+
+static void what_a_failed_sync_lost_is_written_again_whatever_comes_next(void)
+{
+    enum { A_SYNC, A_BLOCK_WITH_ITS_SYNC, A_BLOCK };
+    random_source source = {.state = 12};
+    for (int next = A_SYNC; next <= A_BLOCK; next++) {
+        begin();
+        owner.writes = 1;
+        write_items(3, 5000);
+        fail_a_sync();
+        owner.writes = next == A_BLOCK;
+        if (next != A_SYNC) write_items(1, 100);
+        if (next != A_BLOCK_WITH_ITS_SYNC) EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
+        EXPECT_EQUAL(owner.synced, owner.durable);
+        owner_close(&owner);
+        memory_disk_crash(&disk, LOSE_UNSYNCED, &source);
+        EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+        EXPECT(owner_is_whole(&owner) && owner.last == (next == A_SYNC ? 3 : 4));
+        end();
+    }
+}
+
+static void the_failed_sync_of_a_block_is_one_of_those_before_it_too(void)
+{
+    random_source source = {.state = 13};
+    begin();
+    owner.writes = 1;
+    write_items(3, 5000);
+    owner.writes = 0;
+    disk.fail_at = disk.calls + 2;
+    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO);
+    EXPECT(strcmp(disk.failed_what, "sync") == 0);
+    EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
+    EXPECT_EQUAL(owner.synced, 3);
+    owner_close(&owner);
+    memory_disk_crash(&disk, LOSE_UNSYNCED, &source);
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 3);
+    end();
+}
+
+static void a_kill_behind_a_failed_sync_keeps_what_was_written(void)
+{
+    begin();
+    disk.forgets = 1;
+    owner.writes = 1;
+    write_items(3, 5000);
+    disk.fail_at = disk.calls + 1;
+    EXPECT_EQUAL(owner_sync(&owner), WAN_IO);
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 3);
+    end();
+}
+
 /* After a sync that failed the system's memory counts as written, and the disk may lack it. */
 static void what_an_opening_gives_back_is_on_the_disk_though_the_sync_before_it_failed(void)
 {
@@ -554,10 +616,7 @@ static void what_an_opening_gives_back_is_on_the_disk_though_the_sync_before_it_
     write_items(3, 5000);
     EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
     write_items(3, 90000);
-    disk.fail_at = disk.calls + 1;
-    disk.stopped = 1; /* The process ends before the log has written anything again. */
-    EXPECT_EQUAL(owner_sync(&owner), WAN_IO);
-    disk.stopped = 0;
+    fail_a_sync(); /* The process ends before the log has written anything again. */
     EXPECT_EQUAL(reopen(), WAN_OK);
     EXPECT(owner_is_whole(&owner) && owner.last == 6);
     EXPECT_EQUAL(owner.log.synced_commit, 6);
@@ -1022,11 +1081,13 @@ static void what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_b
 {
     for (uint64_t call = 1; call <= 4; call++) { /* Three writes and a sync. */
         begin();
-        write_items(2, 50000);
+        write_items(17, 50000);
         EXPECT_EQUAL(wan_log_make_room(&owner.log, 240000, (const uint8_t *)&owner.state, 8), WAN_OK);
         disk.fail_at = disk.calls + call;
-        (void)owner_write(&owner, 240000);
+        EXPECT_EQUAL(owner_write(&owner, 240000), WAN_IO);
+        EXPECT(owner.log.writing == 0 && owner.log.segments[1].torn);
         write_items(3, 100);
+        EXPECT(owner.log.writing == 0);
         EXPECT_EQUAL(reopen(), WAN_OK);
         EXPECT(owner_is_whole(&owner));
         end();
@@ -1058,6 +1119,11 @@ const test_case log_tests[] = {
     {"a manifest knows only what is synced", a_manifest_knows_only_what_is_synced},
     {"blocks are written while the disk syncs", blocks_are_written_while_the_disk_syncs},
     {"any sync that fails is followed by writing again", any_sync_that_fails_is_followed_by_writing_again},
+    {"what a failed sync lost is written again whatever comes next",
+     what_a_failed_sync_lost_is_written_again_whatever_comes_next},
+    {"the failed sync of a block is one of those before it, too",
+     the_failed_sync_of_a_block_is_one_of_those_before_it_too},
+    {"a kill behind a failed sync keeps what was written", a_kill_behind_a_failed_sync_keeps_what_was_written},
     {"what an opening gives back is on the disk though the sync before it failed",
      what_an_opening_gives_back_is_on_the_disk_though_the_sync_before_it_failed},
     {"an opening whose second reading gives other bytes is refused",
