@@ -157,6 +157,24 @@ def test_a_relay_that_restarts_promises_nothing_for_a_site_it_has_not_heard_of_y
     assert model.lowest(3) <= 130
 
 
+def test_a_relay_promises_nothing_above_what_a_new_source_sent_between_two_looks():
+    """The source has nothing left when it is seen first. What it sent before is still in the relay's queue."""
+    known, queue = SourceFloors(LN, None), QueueFloors(LN, 1)
+
+    def look(now, positions):
+        known.begin_look()
+        found = {**known.forwarded(TK, frozenset({TK})), LN: Floor(now, frozenset({TK}))}
+        return queue.look([positions], {}, {}, found)
+
+    look(100, (0, 0, 0))
+    known.opened(NY, "server", "ln", 7)
+    sent = 105
+    known.hear(NY, "server", "ln", encode_floors({NY: Floor(110, frozenset({LN}))}))
+    assert look(120, (0, 0, 1))[NY].stamp <= sent
+    assert look(130, (0, 1, 1))[NY].stamp <= sent
+    assert look(140, (1, 1, 1))[NY].stamp == 110
+
+
 def test_sources_are_remembered_over_restarts_and_forgotten_when_somebody_says_so(tmp_path):
     sources = SourceFloors(LN, tmp_path / "sources.json")
     assert sources.lowest() == (NONE_COMES, "")

@@ -150,6 +150,13 @@ static wan_status disk_map_file(const wan_env *env, int handle, uint64_t bytes, 
 
 static void disk_unmap(const wan_env *env, uint8_t *base, uint64_t bytes) { free(base); }
 
+/* What was written since the last sync is read as the disk has it. */
+static void forget_dirty(memory_file *file)
+{
+    for (uint64_t at = 0; at < file->size && at / MEMORY_SECTOR < file->dirty_sectors; at++)
+        if (file->dirty[at / MEMORY_SECTOR]) file->bytes[at] = at < file->synced_size ? file->synced[at] : 0;
+}
+
 static wan_status disk_sync(const wan_env *env, int handle, const char *path)
 {
     memory_disk *disk = env->state;
@@ -163,6 +170,8 @@ static wan_status disk_sync(const wan_env *env, int handle, const char *path)
                 memcpy(file->synced + at, file->bytes + at,
                        file->size - at < MEMORY_SECTOR ? file->size - at : MEMORY_SECTOR);
         file->synced_size = file->size;
+    } else if (disk->forgets) {
+        forget_dirty(file);
     }
     make_clean(file);
     return status;

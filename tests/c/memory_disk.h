@@ -40,6 +40,7 @@ typedef struct {
     int short_writes; /* 1: a write that fails has written half of its bytes. 2: it has written all of them. */
     /* If set, every call fails from the failing one on: the machine is down. */
     int stopped;
+    int forgets; /* After a sync that fails, the system's memory has what the disk has, and not what was written. */
     const char *failed_what;
 } memory_disk;
 

@@ -471,7 +471,13 @@ static void a_manifest_knows_only_what_is_synced(void)
 {
     begin();
     owner.writes = 1;
-    write_items(150, 20000); /* These need several segments. */
+    for (int n = 0; n < 150; n++) { /* These need several segments. */
+        uint64_t known;
+        EXPECT_EQUAL(wan_log_make_room(&owner.log, 20100, (const uint8_t *)&owner.state, 8), WAN_OK);
+        memcpy(&known, memory_disk_find(&disk, "MANIFEST")->bytes + 32, 8);
+        EXPECT(known <= owner.log.synced_commit);
+        write_items(1, 20000);
+    }
     EXPECT(owner.log.writing >= 2 && owner.synced < owner.durable);
     EXPECT_EQUAL(owner_drop(&owner, 60), WAN_OK);
     EXPECT_EQUAL(owner.synced, owner.durable);
@@ -542,6 +548,111 @@ static void any_sync_that_fails_is_followed_by_writing_again(void)
     memory_disk_crash(&disk, LOSE_UNSYNCED, &source);
     EXPECT_EQUAL(owner_open(&owner), WAN_OK);
     EXPECT(owner_is_whole(&owner) && owner.last == 9);
+    end();
+}
+
+/* The next sync fails, and nothing that follows reaches the disk. */
+static void fail_a_sync(void)
+{
+    disk.fail_at = disk.calls + 1;
+    disk.stopped = 1;
+    EXPECT_EQUAL(owner_sync(&owner), WAN_IO);
+    disk.stopped = 0;
+}
+
+static void what_a_failed_sync_lost_is_written_again_whatever_comes_next(void)
+{
+    enum { A_SYNC, A_BLOCK_WITH_ITS_SYNC, A_BLOCK };
+    random_source source = {.state = 12};
+    for (int next = A_SYNC; next <= A_BLOCK; next++) {
+        begin();
+        owner.writes = 1;
+        write_items(3, 5000);
+        fail_a_sync();
+        owner.writes = next == A_BLOCK;
+        if (next != A_SYNC) write_items(1, 100);
+        if (next != A_BLOCK_WITH_ITS_SYNC) EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
+        EXPECT_EQUAL(owner.synced, owner.durable);
+        owner_close(&owner);
+        memory_disk_crash(&disk, LOSE_UNSYNCED, &source);
+        EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+        EXPECT(owner_is_whole(&owner) && owner.last == (next == A_SYNC ? 3 : 4));
+        end();
+    }
+}
+
+static void the_failed_sync_of_a_block_is_one_of_those_before_it_too(void)
+{
+    random_source source = {.state = 13};
+    begin();
+    owner.writes = 1;
+    write_items(3, 5000);
+    owner.writes = 0;
+    disk.fail_at = disk.calls + 2;
+    EXPECT_EQUAL(owner_write(&owner, 100), WAN_IO);
+    EXPECT(strcmp(disk.failed_what, "sync") == 0);
+    EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
+    EXPECT_EQUAL(owner.synced, 3);
+    owner_close(&owner);
+    memory_disk_crash(&disk, LOSE_UNSYNCED, &source);
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 3);
+    end();
+}
+
+static void a_kill_behind_a_failed_sync_keeps_what_was_written(void)
+{
+    begin();
+    disk.forgets = 1;
+    owner.writes = 1;
+    write_items(3, 5000);
+    disk.fail_at = disk.calls + 1;
+    EXPECT_EQUAL(owner_sync(&owner), WAN_IO);
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 3);
+    end();
+}
+
+/* After a sync that failed the system's memory counts as written, and the disk may lack it. */
+static void what_an_opening_gives_back_is_on_the_disk_though_the_sync_before_it_failed(void)
+{
+    random_source source = {.state = 8};
+    begin();
+    owner.writes = 1;
+    write_items(3, 5000);
+    EXPECT_EQUAL(owner_sync(&owner), WAN_OK);
+    write_items(3, 90000);
+    fail_a_sync(); /* The process ends before the log has written anything again. */
+    EXPECT_EQUAL(reopen(), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 6);
+    EXPECT_EQUAL(owner.log.synced_commit, 6);
+    owner_close(&owner);
+    memory_disk_crash(&disk, LOSE_UNSYNCED, &source);
+    EXPECT_EQUAL(owner_open(&owner), WAN_OK);
+    EXPECT(owner_is_whole(&owner) && owner.last == 6);
+    end();
+}
+
+/* The system reads a page from the disk again, where it never was. */
+static wan_status lose_a_page(void *context, uint32_t index, uint64_t commit, const wan_part_head *head,
+                              const uint8_t *bytes)
+{
+    memory_file *file = memory_disk_find(context, "000000000001.seg");
+    memset(file->bytes + WAN_LOG_PAGE + MEMORY_PAGE, 0, MEMORY_PAGE);
+    return WAN_OK;
+}
+
+static void an_opening_whose_second_reading_gives_other_bytes_is_refused(void)
+{
+    begin();
+    owner.writes = 1;
+    write_items(3, 5000);
+    owner_close(&owner);
+    wan_log_reader reader = {.owner = &disk, .part = lose_a_page};
+    uint64_t cut;
+    EXPECT_EQUAL(wan_log_open(&owner.log, &disk.env, "log", WAN_LOG_QUEUE, 77, 1, &reader, &owner.damage, &cut),
+                 WAN_IO);
+    EXPECT(strstr(wan_detail, "reading it twice gave different bytes") != NULL);
     end();
 }
 
@@ -976,11 +1087,13 @@ static void what_failed_in_a_later_segment_is_no_block_when_a_shorter_one_fits_b
 {
     for (uint64_t call = 1; call <= 4; call++) { /* Three writes and a sync. */
         begin();
-        write_items(2, 50000);
+        write_items(17, 50000);
         EXPECT_EQUAL(wan_log_make_room(&owner.log, 240000, (const uint8_t *)&owner.state, 8), WAN_OK);
         disk.fail_at = disk.calls + call;
-        (void)owner_write(&owner, 240000);
+        EXPECT_EQUAL(owner_write(&owner, 240000), WAN_IO);
+        EXPECT(owner.log.writing == 0 && owner.log.segments[1].torn);
         write_items(3, 100);
+        EXPECT(owner.log.writing == 0);
         EXPECT_EQUAL(reopen(), WAN_OK);
         EXPECT(owner_is_whole(&owner));
         end();
@@ -1012,6 +1125,15 @@ const test_case log_tests[] = {
     {"a manifest knows only what is synced", a_manifest_knows_only_what_is_synced},
     {"blocks are written while the disk syncs", blocks_are_written_while_the_disk_syncs},
     {"any sync that fails is followed by writing again", any_sync_that_fails_is_followed_by_writing_again},
+    {"what a failed sync lost is written again whatever comes next",
+     what_a_failed_sync_lost_is_written_again_whatever_comes_next},
+    {"the failed sync of a block is one of those before it, too",
+     the_failed_sync_of_a_block_is_one_of_those_before_it_too},
+    {"a kill behind a failed sync keeps what was written", a_kill_behind_a_failed_sync_keeps_what_was_written},
+    {"what an opening gives back is on the disk though the sync before it failed",
+     what_an_opening_gives_back_is_on_the_disk_though_the_sync_before_it_failed},
+    {"an opening whose second reading gives other bytes is refused",
+     an_opening_whose_second_reading_gives_other_bytes_is_refused},
     {"only what needs one write is taken", only_what_needs_one_write_is_taken},
     {"a full disk refuses and goes on when room returns", a_full_disk_refuses_and_goes_on_when_room_returns},
     {"a log on a disk without a byte left can be shortened", a_log_on_a_disk_without_a_byte_left_can_be_shortened},

@@ -329,6 +329,10 @@ static void a_frame_header_is_refused_for_each_field_that_cannot_be(void)
     frame.flags = WAN_FRAME_LZ4;
     frame.raw_length = UINT32_MAX;
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
+    frame.raw_length = 10 * WAN_LZ4_RATIO_MAX + 1;
+    EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
+    frame.raw_length--;
+    EXPECT_EQUAL(wan_frame_check(&frame), WAN_OK);
     frame = good;
     frame.raw_length = 65;
     EXPECT_EQUAL(wan_frame_check(&frame), WAN_CORRUPT);
@@ -402,6 +406,9 @@ static void a_batch_is_refused_for_each_lie_it_tells(void)
     for (uint64_t cut = 0; cut < length; cut++) EXPECT_EQUAL(wan_batch_check(batch, cut, 4), WAN_CORRUPT);
     good_batch();
     head->sections = UINT32_MAX;
+    EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
+    good_batch();
+    ((wan_record *)(batch_sequences + 3))->operation = WAN_OPERATION_COUNT;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
     good_batch();
     section[0].bytes = UINT32_MAX;
@@ -514,10 +521,11 @@ const test_case crc_and_format_tests[] = {
 
 int main(int count, char **arguments)
 {
-    const test_case *all[] = {
-        crc_and_format_tests, buffer_tests, pages_tests,  form_tests,     store_tests, queue_tests,  slab_tests,
-        table_tests,          log_tests,    window_tests, item_set_tests, lock_tests,  counts_tests, stage_tests,
-        tail_tests,           answer_tests, heard_tests,  clear_tests,    call_tests,  merge_tests,  limit_tests};
+    const test_case *all[] = {crc_and_format_tests, buffer_tests,  pages_tests,  form_tests,  store_tests,
+                              queue_tests,          slab_tests,    table_tests,  log_tests,   window_tests,
+                              item_set_tests,       lock_tests,    counts_tests, stage_tests, tail_tests,
+                              answer_tests,         heard_tests,   clear_tests,  call_tests,  merge_tests,
+                              limit_tests,          sources_tests, parked_tests};
     int run = 0, failed = 0;
     clock_t started = clock();
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -47,6 +47,30 @@ static void memory_comes_first_and_what_is_over_the_limit_goes_to_files(void)
     close_store();
 }
 
+static void while_the_member_is_short_of_memory_new_segments_are_files_where_there_may_be_some(void)
+{
+    wan_limit limit;
+    for (int may_overflow = 1; may_overflow >= 0; may_overflow--) {
+        wan_limit_init(&limit, "one", 100 << 20, 90 << 20, 80 << 20);
+        failing_disk_init(&disk);
+        memset(&lease, 0, sizeof lease);
+        EXPECT_EQUAL(wan_store_new(&disk.env, may_overflow ? "nowhere" : NULL, 16 * WAN_SEGMENT_BYTES, &store), WAN_OK);
+        wan_store_set_limit(store, &limit);
+        EXPECT(!wan_store_segment(store, take(HALF))->is_file);
+        EXPECT_EQUAL(limit.counted, WAN_SEGMENT_BYTES);
+        wan_limit_note(&limit, 95 << 20, 0, WAN_NO_LIMIT);
+        EXPECT(wan_limit_is_short(&limit));
+        EXPECT_EQUAL(wan_store_segment(store, take(WAN_SEGMENT_BYTES))->is_file, may_overflow);
+        EXPECT_EQUAL(limit.counted, may_overflow ? WAN_SEGMENT_BYTES : 2 * WAN_SEGMENT_BYTES);
+        wan_limit_note(&limit, 0, 0, WAN_NO_LIMIT);
+        wan_store_end_lease(store, &lease);
+        EXPECT(!wan_store_segment(store, take(WAN_SEGMENT_BYTES))->is_file);
+        wan_store_release(store);
+        EXPECT_EQUAL(limit.counted, 0);
+        EXPECT_EQUAL(disk.live, 0);
+    }
+}
+
 static void after_a_drained_backlog_memory_is_used_again_and_no_file_is_left(void)
 {
     open_store();
@@ -242,6 +266,8 @@ static void the_real_disk_gives_zeroed_room_and_names_a_missing_directory(void)
 const test_case store_tests[] = {
     {"memory comes first and what is over the limit goes to files",
      memory_comes_first_and_what_is_over_the_limit_goes_to_files},
+    {"while the member is short of memory new segments are files where there may be some",
+     while_the_member_is_short_of_memory_new_segments_are_files_where_there_may_be_some},
     {"after a drained backlog memory is used again and no file is left",
      after_a_drained_backlog_memory_is_used_again_and_no_file_is_left},
     {"the newest go to disk while the oldest stay in memory", the_newest_go_to_disk_while_the_oldest_stay_in_memory},

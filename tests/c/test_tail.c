@@ -255,6 +255,26 @@ static void changes_under_one_hold_count_together_and_wake_a_lane_once(void)
     end(&all);
 }
 
+static void a_change_waits_for_a_replica_that_holds_the_queued_events_alone(void)
+{
+    tails all;
+    begin(&all, WAN_TAIL_PRIMARY);
+    set_copies(&all, (wan_tail_copy[]){waited, {.lane = 2, .state = WAN_COPY_WAITED, .queue_only = 1}}, 2);
+    put(&all, 64, 1);
+    EXPECT_EQUAL(acknowledge(&all, 0, 1), 0);
+    EXPECT_EQUAL(all.bucket->counted, 0);
+    EXPECT_EQUAL(wan_tail_wait(&all.tail, BUCKET, all.bucket->era, 1, 0), WAN_EMPTY);
+    EXPECT_EQUAL(acknowledge(&all, 2, 1), WAN_TAIL_GREW);
+    EXPECT_EQUAL(all.bucket->counted, 1);
+    /* So it does where nobody else holds the bucket. */
+    set_copies(&all, &(wan_tail_copy){.lane = 2, .state = WAN_COPY_WAITED, .queue_only = 1}, 1);
+    EXPECT_EQUAL(put_together(&all, 2, 2), 1);
+    EXPECT_EQUAL(all.bucket->changes.used - all.bucket->changes.start, 2 * 64);
+    EXPECT_EQUAL(acknowledge(&all, 2, 3), WAN_TAIL_GREW);
+    EXPECT_EQUAL(all.bucket->counted, 3);
+    end(&all);
+}
+
 static void a_hold_without_a_change_leaves_nothing_and_one_with_a_change_that_is_not_made_keeps_the_others(void)
 {
     tails all;
@@ -1123,6 +1143,8 @@ const test_case tail_tests[] = {
      without_copies_a_change_counts_at_once_and_nothing_is_kept},
     {"a change counts when the last copy that is waited for has it",
      a_change_counts_when_the_last_copy_that_is_waited_for_has_it},
+    {"a change waits for a replica that holds the queued events alone",
+     a_change_waits_for_a_replica_that_holds_the_queued_events_alone},
     {"a learner that is waited for now keeps what it acknowledged",
      a_learner_that_is_waited_for_now_keeps_what_it_acknowledged},
     {"a primary takes no change after its silence limit, also with a copy in sync",
