@@ -538,10 +538,10 @@ class Fuzzer:
     def run(self, seed: int) -> None:
         """One run; what it does depends on the seed alone, and what comes of it on the runs before."""
         grammar = Grammar(random.Random(seed))
-        whats, weights = [self.request, self.damaged, self.hello, self.answers], [70, 10, 15, 3]
+        kinds, weights = [self.request, self.damaged, self.hello, self.answers], [70, 10, 15, 3]
         if self.encryption is not None:
-            whats, weights = [*whats, self.broken_encryption], [*weights, 50]
-        what = grammar.random.choices(whats, weights)[0]
+            kinds, weights = [*kinds, self.broken_encryption], [*weights, 50]
+        what = grammar.random.choices(kinds, weights)[0]
         what(grammar)
         self.runs += 1
         self.check()
