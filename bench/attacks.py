@@ -171,8 +171,10 @@ NO_NONCE = "a member proves that it speaks by a nonce of 16 bytes"
 NOT_THAT_ONE = "this is not member .*: it has not the nonce with which that has joined"
 # The names of invented members are few, so another one may have joined by the same name.
 NAME_IS_TAKEN = "another member of the name evil[0-9] .* may still be alive|another process has joined as member evil"
-# A coordinator believes that it has lost a decision of this run, of those here, unless the number is beyond its own.
-BELIEVED_RUN = 2**24 - 1
+# A coordinator may have lost a decision of this run, of those here, unless the number is beyond its own. It believes
+# that from who was a member when it started.
+POSSIBLE_RUN = 2**24 - 1
+NO_WITNESS = "which this coordinator, .* has never made, and was no member when it started"
 FULL = "250 members"  # A site has no more, and invented ones stay for a while.
 
 
@@ -223,10 +225,10 @@ def join_with_impossible_numbers(target: Target) -> None:
         meant = f"^run of decision id is a whole number from 0 to 2147483647, and not {far[0]}"
     elif far[1] >= 2**32:
         meant = f"^number of decision id is a whole number from 0 to 4294967295, and not {far[1]}"
-    elif far[0] > BELIEVED_RUN:
+    elif far[0] > POSSIBLE_RUN or far[1] == 2**32 - 1:
         meant = rf"names decision {far[0]}\.{far[1]}, and this coordinator, .* believes in none above"
     else:
-        meant = rf"{TAKEN}|names decision {far[0]}\.{2**32 - 1}, and this coordinator, .* believes in none above"
+        meant = rf"names decision {far[0]}\.{far[1]}, {NO_WITNESS}"
     is_of_form = far[0] in range(2**31) and far[1] < 2**32
     join(
         target,

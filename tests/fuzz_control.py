@@ -2,7 +2,10 @@
 openings of data connections, and answers to whoever asks. Everything must end in a reply or a closed connection, never
 in a traceback.
 
-    make fuzz-python FUZZ_SECONDS=600 ARGS="--seed 7"
+With `--tls` all connections are encrypted, and the ports ask for accounts. Some peers have a certificate and no
+account, or no certificate that is believed, and some damage the bytes of the encryption (fuzz_tls.py).
+
+    make fuzz-python FUZZ_SECONDS=600 ARGS="--seed 7 --tls"
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ import re
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgpack
 
+import fuzz_tls
 import pywan
 from pywan import _core, errors
 from pywan.client import DataConnection
@@ -30,6 +34,7 @@ from pywan.protocol import control as wire
 from pywan.protocol.discovery import Timings
 from pywan.site.membership import Membership, new_profile
 from pywan.transport.control import ControlClient, ControlServer
+from pywan.transport.links import LOCATOR_PORT, PLAIN, Gate
 
 QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e]")
@@ -74,6 +79,9 @@ NUMBERS = (
 )
 FLOATS = (0.0, -0.0, 1.5, float("inf"), float("-inf"), float("nan"), 1e308)
 
+LOOK_EVERY, ANEW_EVERY = 10, 50
+HONEST_S = 10.0  # Within this time an honest client is served.
+STRANGER_BYTES = 60_000  # So much of a request of a stranger is read, and refused in words.
 NONCE = b"n" * 16
 PROFILE = {
     "name": "m",
@@ -298,20 +306,37 @@ class Failure(AssertionError):
 
 
 class Fuzzer:
-    """A locator and a member of one site, in this process, and what is done to them."""
+    """A locator and a member of one site, in this process, and what is done to them.
 
-    def __init__(self, directory: str, seed: int) -> None:
+    Args:
+        encryption: Of the site. None: its connections are plain, and nobody is asked.
+    """
+
+    def __init__(self, directory: str, seed: int, encryption: fuzz_tls.Encryption | None) -> None:
         self.seed, self.runs = seed, 0
         self.records = Records()
         self.directory = directory
-        self.locator = pywan.Locator("locator_f", distributed_system_id=1, port=0, timings=QUICK, dir=directory).start()
+        self.encryption = encryption
+        self.links = PLAIN if encryption is None else encryption.links
+        self.given: dict[str, Any] = {}  # How processes of the site are encrypted, and whom they let in.
+        if encryption is not None:
+            self.given = {"ssl": encryption.ssl, "security": encryption.security}
+        self.locator = self.new_locator()
         self.cache = self.new_member()
+        self.held: fuzz_tls.Held | None = None
+
+    def new_locator(self) -> pywan.Locator:
+        """It reads what an earlier one wrote."""
+        return pywan.Locator(
+            "locator_f", distributed_system_id=1, port=0, timings=QUICK, dir=self.directory, **self.given
+        ).start()
 
     def new_member(self) -> pywan.Cache:
         self.cache = pywan.Cache(
-            "server_f", locators=str(self.locator.address), dir=os.path.join(self.directory, "member")
+            "server_f", locators=str(self.locator.address), dir=os.path.join(self.directory, "member"), **self.given
         )
         self.cache.create_region("data", type="REPLICATE")
+        self.cache.create_region("honest", type="REPLICATE")  # No request names it.
         self.cache.create_gateway_receiver(start_port=0, end_port=0)
         return self.cache
 
@@ -330,6 +355,10 @@ class Fuzzer:
             frame = wire.encode(1, message)
         except errors.SerializationError:
             return
+        peer = "member" if self.encryption is None else grammar.random.choice(fuzz_tls.PEERS)
+        if peer != "member":
+            self.refused(port, frame, peer)
+            return
         reply = self.exchange(port, frame, whole=True)
         if reply is None:
             raise Failure(f"no reply to {message!r:.2000}")
@@ -337,6 +366,37 @@ class Fuzzer:
             raise Failure(f"{reply['error']} in reply to {message!r:.2000}")
         if isinstance(reply.get("error"), str) and len(reply["error"]) > wire.MAX_ERROR_CHARACTERS + 100:
             raise Failure(f"an error of {len(reply['error'])} characters in reply to {message!r:.2000}")
+
+    def refused(self, port: int, frame: bytes, peer: str) -> None:
+        """Who has no account is told that, and nothing else. Who has no certificate is told nothing."""
+        assert self.encryption is not None
+        try:
+            sock = self.encryption.connect(port, peer)
+        except OSError:
+            return
+        with sock:
+            decoder = wire.Decoder()
+            with contextlib.suppress(OSError):
+                sock.sendall(frame)
+                while chunk := sock.recv(1 << 16):
+                    if peer != "stranger":
+                        raise Failure(f"{peer} is told {chunk!r:.200}")
+                    for message in decoder.feed(chunk):
+                        if message.body.get("kind") not in fuzz_tls.REFUSED:
+                            raise Failure(f"a peer without an account is told {message.body!r:.500}")
+                        return
+        if peer == "stranger" and len(frame) <= STRANGER_BYTES:
+            raise Failure(f"a peer without an account is not told why it is refused: {frame!r:.500}")
+
+    def broken_encryption(self, grammar: Grammar) -> None:
+        """Bytes at random inside and outside of the records of TLS."""
+        receiver = self.cache.gateway_receiver
+        ports = [self.locator.port, self.cache.port]
+        if receiver is not None and receiver.is_running:
+            ports.append(receiver.port)
+        request = wire.encode(1, {"op": "ping"})
+        assert self.encryption is not None
+        self.encryption.damage(grammar.random, grammar.random.choice(ports), request)
 
     def damaged(self, grammar: Grammar) -> None:
         port, templates = grammar.random.choice(
@@ -364,11 +424,20 @@ class Fuzzer:
             made = grammar.nearly(ANSWER)
             return made if isinstance(made, dict) else {"field": made}
 
-        with ControlServer("127.0.0.1", 0, answer, name="liar") as liar:
+        links, encrypted = self.links, self.given.get("ssl")
+        with ControlServer("127.0.0.1", 0, answer, name="liar", gate=Gate(links, LOCATOR_PORT)) as liar:
             address = f"127.0.0.1[{liar.port}]"
             with contextlib.suppress(pywan.PywanError):
-                DataConnection.open(address, region="data", run_id=bytes(16), task=1, timeout=0.5).close()
-            member = Membership(address, new_profile("m", "127.0.0.1", 1), heartbeat_s=0.02)
+                DataConnection.open(
+                    address, region="data", run_id=bytes(16), task=1, timeout=0.5, ssl=encrypted
+                ).close()
+            member = Membership(
+                address,
+                new_profile("m", "127.0.0.1", 1),
+                heartbeat_s=0.02,
+                way=links.locator,
+                remote_way=links.remote_locator,
+            )
             try:
                 with contextlib.suppress(pywan.PywanError):
                     member.join(0.3)
@@ -382,7 +451,9 @@ class Fuzzer:
                         ask()
             finally:
                 member.leave()
-            peer = pywan.Locator("locator_g", distributed_system_id=1, port=0, timings=QUICK, locators=address)
+            peer = pywan.Locator(
+                "locator_g", distributed_system_id=1, port=0, timings=QUICK, locators=address, **self.given
+            )
             with contextlib.suppress(pywan.PywanError):
                 peer.start()
             peer.stop()
@@ -397,6 +468,7 @@ class Fuzzer:
 
         said = io.StringIO()
         session = Session(COMMANDS, Output(out=said, err=said), address)
+        session._ssl = self.given.get("ssl")
         for line in ("list members", "list gateways", "status member --name=m", "list regions"):
             session.run_line(line)
         if found := OBEYED.search(said.getvalue()):
@@ -404,55 +476,80 @@ class Fuzzer:
 
     def exchange(self, port: int, data: bytes, *, whole: bool) -> dict[str, Any] | None:
         """The reply to a whole request; for anything else the connection must end, once we send no more."""
-        with socket.create_connection(("127.0.0.1", port), 30) as sock:
+        with self.connected(port) as sock:
             decoder = wire.Decoder()
             with contextlib.suppress(OSError):  # The connection may be ended while we still send.
                 sock.sendall(data)
                 if not whole:
-                    sock.shutdown(socket.SHUT_WR)
+                    socket.socket.shutdown(sock, socket.SHUT_WR)  # That of `ssl` would end the decryption, too.
                 while chunk := sock.recv(1 << 16):
                     if whole:
                         for message in decoder.feed(chunk):
                             return message.body
         return None
 
+    def connected(self, port: int) -> socket.socket:
+        if self.encryption is not None:
+            return self.encryption.connect(port)
+        return socket.create_connection(("127.0.0.1", port), 30)
+
+    def honest(self) -> None:
+        """An operator and a client ask what they may."""
+        with ControlClient(("127.0.0.1", self.locator.port), HONEST_S, way=self.links.locator) as client:
+            if len(client.call("status")["peers"]) > 300:
+                raise Failure("the locator keeps invented addresses")
+        with ControlClient(("127.0.0.1", self.cache.port), HONEST_S, way=self.links.cluster) as client:
+            client.call("put", region="honest", key="run", value=self.runs)
+            if (found := client.call("get", region="honest", key="run")["value"]) != self.runs:
+                raise Failure(f"an honest client put {self.runs} and gets {found}")
+
     def check(self) -> None:
         if self.records.bad:
             raise Failure(f"in the log: {self.records.bad[0]:.4000}")
-        if self.runs % 50:
+        if self.runs % LOOK_EVERY:
             return
-        with ControlClient(("127.0.0.1", self.locator.port), 10) as client:
-            if len(client.call("status")["peers"]) > 300:
-                raise Failure("the locator keeps invented addresses")
-        if threading.active_count() > 400:
-            raise Failure(f"{threading.active_count()} threads")
+        fuzz_tls.served_within(HONEST_S, self.honest)
+        if self.held is None:
+            self.held = fuzz_tls.Held()
+        if grown := self.held.grown():
+            raise Failure(grown)
+        if self.runs % ANEW_EVERY:
+            return
         # The member starts anew: what was made of it must not pile up, and what was put into the cluster configuration
         # must let it start.
         self.cache.close()
-        if self.runs % 500 == 0:
+        if self.runs % (10 * ANEW_EVERY) == 0:
             self.locator.stop()
-            # It reads what it wrote.
-            self.locator = pywan.Locator(
-                "locator_f", distributed_system_id=1, port=0, timings=QUICK, dir=self.directory
-            ).start()
-        with ControlClient(("127.0.0.1", self.locator.port), 10) as client:
+            self.locator = self.new_locator()
+        with ControlClient(("127.0.0.1", self.locator.port), 10, way=self.links.locator) as client:
             for each in client.call("members")["members"]:  # Somebody may have taken the name.
                 client.call("member-leave", name=each["name"], member_id=each["member_id"], nonce=NONCE)
             client.call("change-configuration", action="replace", things=[])
         self.new_member()
 
+    def check_end(self) -> None:
+        """Nobody attacks any more."""
+        fuzz_tls.served_within(HONEST_S, self.honest)
+        if self.held is not None:
+            self.cache.close()
+            self.new_member()
+            self.held.check_end()
+
     def run(self, seed: int) -> None:
         """One run; what it does depends on the seed alone, and what comes of it on the runs before."""
         grammar = Grammar(random.Random(seed))
-        what = grammar.random.choices((self.request, self.damaged, self.hello, self.answers), (70, 10, 15, 3))[0]
+        kinds, weights = [self.request, self.damaged, self.hello, self.answers], [70, 10, 15, 3]
+        if self.encryption is not None:
+            kinds, weights = [*kinds, self.broken_encryption], [*weights, 50]
+        what = grammar.random.choices(kinds, weights)[0]
         what(grammar)
         self.runs += 1
         self.check()
 
 
-def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
+def fuzz(seed: int, is_done: Callable[[int], bool], *, tls: bool = False) -> int:
     """Runs until `is_done(runs)`; gives how many. A Failure names the seed of its run and the seed with which all
-    began.
+    began. `tls`: all connections are encrypted.
     """
     level = logging.getLogger("pywan").level
     logging.getLogger("pywan").setLevel(logging.INFO)
@@ -461,7 +558,7 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
         inner = os.path.join(directory, "a", "b", "c")  # Paths that lead upwards end in our own folder.
         os.makedirs(inner)
         os.chdir(inner)
-        fuzzer = Fuzzer(inner, seed)
+        fuzzer = Fuzzer(inner, seed, fuzz_tls.Encryption(Path(directory)) if tls else None)
         logging.getLogger("pywan").addHandler(fuzzer.records)
         try:
             while not is_done(fuzzer.runs):
@@ -472,8 +569,9 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
                     raise Failure(
                         f"run {fuzzer.runs} of seed {seed}: {type(error).__name__}: {error}\n"
                         f'repeat with: make fuzz-python ARGS="--seed {seed} --runs '
-                        f'{fuzzer.runs + 1}"'
+                        f'{fuzzer.runs + 1}{" --tls" * tls}"'
                     ) from error
+            fuzzer.check_end()
             return fuzzer.runs
         finally:
             logging.getLogger("pywan").removeHandler(fuzzer.records)
@@ -482,12 +580,13 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
             os.chdir(here)
 
 
-def program(what: str, about: str, fuzz: Callable[[int, Callable[[int], bool]], int]) -> int:
+def program(what: str, about: str, fuzz: Callable[..., int]) -> int:
     """A fuzzer as a program. Returns its exit status. `what` names it in its lines, and `about` tells what it does."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--runs", type=int, default=None, help="so many instead of for a time")
+    parser.add_argument("--tls", action="store_true", help="all connections are encrypted, and ports ask for accounts")
     options = parser.parse_args()
     logging.getLogger("pywan").propagate = False
     logging.getLogger("pywan").addHandler(logging.NullHandler())
@@ -495,7 +594,9 @@ def program(what: str, about: str, fuzz: Callable[[int, Callable[[int], bool]], 
     end = time.monotonic() + options.seconds
     try:
         runs = fuzz(
-            options.seed, lambda runs: runs >= options.runs if options.runs is not None else time.monotonic() >= end
+            options.seed,
+            lambda runs: runs >= options.runs if options.runs is not None else time.monotonic() >= end,
+            tls=options.tls,
         )
     except Failure as failure:
         print(failure, file=sys.stderr)

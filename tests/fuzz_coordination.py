@@ -5,7 +5,10 @@ What must hold, whatever comes: the honest members stay in the view with the inc
 keeps as many copies on them as it is to have; what they ask is answered; each message is answered or its connection is
 closed; the log gets no traceback and few lines; memory is bounded; the coordinator starts again from its file.
 
-    make fuzz-coordination FUZZ_SECONDS=600 ARGS="--seed 7"
+With `--tls` all connections are encrypted, and the locator asks for accounts. Some peers have a certificate and no
+account, or no certificate that is believed, and some damage the bytes of the encryption (fuzz_tls.py).
+
+    make fuzz-coordination FUZZ_SECONDS=600 ARGS="--seed 7 --tls"
 """
 
 from __future__ import annotations
@@ -13,12 +16,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-import resource
 import socket
+import ssl
 import struct
 import sys
 import tempfile
-import threading
 import time
 import zlib
 from collections.abc import Callable
@@ -27,6 +29,7 @@ from typing import Any
 
 import msgpack
 
+import fuzz_tls
 import pywan
 from fuzz_control import FLOATS, NAMES, NUMBERS, Failure, Grammar, Records, program
 from pywan import _core
@@ -50,6 +53,7 @@ from pywan.errors import PywanError
 from pywan.protocol import control as wire
 from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlServer
+from pywan.transport.links import LOCATOR_PORT, PLAIN, Gate
 from small_members import ATTRIBUTES, SmallMember
 
 HONEST = ("a", "b", "c")
@@ -58,7 +62,6 @@ NUMBERS_NEAR = (3, 4, 5, 112, 113, 2**16, 2**20, 2**24 - 1, 2**31 - 2, 2**31, 2*
 BOMBS = [zlib.compress(each * (1 << 24), 9) for each in (b"\0", b"\x90", b"\xdd\0\0\0\0")]
 TIMEOUT_S = 20.0
 LIES_S = 0.3  # For so long a member listens to a coordinator that lies.
-GROWTH_MAX = 200 << 20
 LINES_A_RUN = 3.0  # On the average. A connection that is closed has one line, and a member that comes and goes some.
 RESTART_EVERY, LOOK_EVERY = 400, 20
 
@@ -147,21 +150,29 @@ class Liar:
 
 
 class Fuzzer:
-    """A locator and three honest members in this process, and what is done to them."""
+    """A locator and three honest members in this process, and what is done to them.
 
-    def __init__(self, directory: str, seed: int) -> None:
+    Args:
+        encryption: Of the site. None: its connections are plain, and nobody is asked.
+    """
+
+    def __init__(self, directory: str, seed: int, encryption: fuzz_tls.Encryption | None) -> None:
+        self.encryption = encryption
+        self.links = PLAIN if encryption is None else encryption.links
         self.seed, self.runs, self.records = seed, 0, Counted()
         self.directory = Path(directory)
         self.port = 0
         self.locator = self._start_locator()
-        self.members = [SmallMember(name, str(self.locator.address), file=self._file(name)) for name in HONEST]
+        self.members = [
+            SmallMember(name, str(self.locator.address), file=self._file(name), links=self.links) for name in HONEST
+        ]
         for member in self.members:
             assert member.agent.wait_joined(TIMEOUT_S)
             assert member.host()
         eventually(self._is_whole)
         self.me = [member.agent.me for member in self.members]
         self.identity = self.members[0].agent.site_identity
-        self._resident = 0
+        self._held: fuzz_tls.Held | None = None
         self._hosted = 0
         self.kind = ""  # Of the last run.
 
@@ -169,7 +180,12 @@ class Fuzzer:
         return self.directory / f"{name}.json"
 
     def _start_locator(self) -> pywan.Locator:
-        started = pywan.Locator("L", distributed_system_id=1, port=self.port, dir=self.directory / "locator").start()
+        given: dict[str, Any] = {}
+        if self.encryption is not None:
+            given = {"ssl": self.encryption.ssl, "security": self.encryption.security}
+        started = pywan.Locator(
+            "L", distributed_system_id=1, port=self.port, dir=self.directory / "locator", **given
+        ).start()
         self.port = started.port
         return started
 
@@ -189,18 +205,27 @@ class Fuzzer:
 
     # --- what is done ---
 
-    def exchange(self, message: dict[str, Any]) -> dict[str, Any] | None:
-        """Sends a request. Returns the reply; None: the connection was closed, as may be."""
+    def exchange(self, message: dict[str, Any], peer: str = "member") -> dict[str, Any] | None:
+        """Sends a request. Returns the reply; None: the connection was closed, as may be. `peer`: whose certificate is
+        shown."""
         try:
             payload = msgpack.packb(message)
         except (OverflowError, ValueError, TypeError):
             return None
         frame = wire.HEADER.pack(wire.MAGIC, len(payload), _core.crc32c(payload), 1) + payload
         began = time.monotonic()
-        with socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S) as sock:
+        try:
+            connected = self.connected(peer)
+        except OSError:
+            if peer in fuzz_tls.REFUSED_IN_HANDSHAKES:
+                return None
+            raise
+        with connected as sock:
             sock.settimeout(TIMEOUT_S)
             decoder = wire.Decoder()
-            with contextlib.suppress(ConnectionError):
+            # TLS tells who is refused by an alert, and that is an error here.
+            refused = (ssl.SSLError,) if peer in fuzz_tls.REFUSED_IN_HANDSHAKES else ()
+            with contextlib.suppress(ConnectionError, *refused):
                 sock.sendall(frame)
                 while chunk := sock.recv(1 << 16):
                     for reply in decoder.feed(chunk):
@@ -210,6 +235,35 @@ class Fuzzer:
                             raise Failure(f"an answer took {took:.1f} s: {message!r:.2000}")
                         return reply.body
         return None
+
+    def connected(self, peer: str) -> socket.socket:
+        if self.encryption is not None:
+            return self.encryption.connect(self.port, peer)
+        return socket.create_connection(("127.0.0.1", self.port), TIMEOUT_S)
+
+    def has_no_account(self, words: Words) -> None:
+        """All is right but the certificate."""
+        r, liar = words.random, Liar(words.random, self)
+        peer = r.choice(("stranger", *fuzz_tls.REFUSED_IN_HANDSHAKES))
+        question = liar.session.question(0)
+        op, fields = r.choice(
+            (
+                (question.op, question.fields),
+                ("coordination-who", {"locator": "M", "coordinator": "M", "site": 1, "decided": True}),
+                ("coordination-show", {}),
+                ("coordination-ask", {"me": encoding.plain_incarnation(self.me[0]), "requests": [["left"]]}),
+            )
+        )
+        reply = self.exchange({"op": op, "version": VERSION, **fields}, peer)
+        told = None if reply is None else reply.get("kind")
+        if told not in (fuzz_tls.REFUSED if peer == "stranger" else (None,)):
+            raise Failure(f"{peer} asks {op}, and is told {reply!r:.500}")
+
+    def broken_encryption(self, words: Words) -> None:
+        """Bytes at random inside and outside of the records of TLS, at the locator and at a member."""
+        assert self.encryption is not None
+        port = words.random.choice((self.port, self.members[0].server.port))
+        self.encryption.damage(words.random, port, wire.encode(1, {"op": "coordination-show"}))
 
     def stranger_joins(self, words: Words) -> None:
         r, liar = words.random, Liar(words.random, self)
@@ -346,8 +400,8 @@ class Fuzzer:
                 return {}
             return reply
 
-        with ControlServer("127.0.0.1", 0, answer, name="liar") as liar:
-            victim = SmallMember("victim", f"127.0.0.1[{liar.port}]", member_id=r.randrange(1, 2**32))
+        with ControlServer("127.0.0.1", 0, answer, name="liar", gate=Gate(self.links, LOCATOR_PORT)) as liar:
+            victim = SmallMember("victim", f"127.0.0.1[{liar.port}]", member_id=r.randrange(1, 2**32), links=self.links)
             try:
                 with contextlib.suppress(PywanError):
                     victim.agent.wait_joined(LIES_S / 2)
@@ -398,12 +452,16 @@ class Fuzzer:
         member.agent.unhost(region)
         if self.records.lines > LINES_A_RUN * (self.runs + LOOK_EVERY):
             raise Failure(f"{self.records.lines} lines of log in {self.runs} runs")
-        resident = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-        self._resident = self._resident or resident
-        if resident - self._resident > GROWTH_MAX:
-            raise Failure(f"memory grew by {(resident - self._resident) / 1e6:.0f} MB")
-        if threading.active_count() > 300:
-            raise Failure(f"{threading.active_count()} threads")
+        if self._held is None:
+            self._held = fuzz_tls.Held()
+        if grown := self._held.grown():
+            raise Failure(grown)
+
+    def check_end(self) -> None:
+        """Nobody attacks any more."""
+        self.look()
+        assert self._held is not None
+        self._held.check_end()
 
     def restart(self) -> None:
         """The coordinator reads what it wrote."""
@@ -422,6 +480,8 @@ class Fuzzer:
             self.claim: 20,
             self.coordinator_lies: 5,
         }
+        if self.encryption is not None:
+            kinds |= {self.has_no_account: 20, self.broken_encryption: 40}
         kind = words.random.choices(list(kinds), list(kinds.values()))[0]
         self.kind = kind.__name__
         kind(words)
@@ -434,12 +494,14 @@ def _is_right_destroy(request: Any) -> bool:
     return isinstance(request, list) and request[:1] in (["destroy-region"], ["left"])
 
 
-def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
-    """Runs until `is_done(runs)`; returns how many. A Failure names the seed with which all began."""
+def fuzz(seed: int, is_done: Callable[[int], bool], *, tls: bool = False) -> int:
+    """Runs until `is_done(runs)`; returns how many. A Failure names the seed with which all began. `tls`: all
+    connections are encrypted.
+    """
     level = logging.getLogger("pywan").level
     logging.getLogger("pywan").setLevel(logging.INFO)
     with tempfile.TemporaryDirectory() as directory:
-        fuzzer = Fuzzer(directory, seed)
+        fuzzer = Fuzzer(directory, seed, fuzz_tls.Encryption(Path(directory)) if tls else None)
         logging.getLogger("pywan").addHandler(fuzzer.records)
         try:
             while not is_done(fuzzer.runs):
@@ -448,9 +510,10 @@ def fuzz(seed: int, is_done: Callable[[int], bool]) -> int:
                 except Exception as error:
                     raise Failure(
                         f"run {fuzzer.runs} of seed {seed} ({fuzzer.kind}): {type(error).__name__}: {error}\n"
-                        f'repeat with: make fuzz-coordination ARGS="--seed {seed} --runs {fuzzer.runs + 1}"'
+                        f'repeat with: make fuzz-coordination ARGS="--seed {seed} --runs {fuzzer.runs + 1}'
+                        f'{" --tls" * tls}"'
                     ) from error
-            fuzzer.look()
+            fuzzer.check_end()
             return fuzzer.runs
         finally:
             logging.getLogger("pywan").removeHandler(fuzzer.records)

@@ -19,6 +19,7 @@ from pywan.site.locator import Locator
 from pywan.testing.processes import ChildProcess, ProcessFailed, tell
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlServer
+from pywan.transport.links import MEMBER_PORT, PLAIN, Gate, Links
 
 ATTRIBUTES = RegionAttributes(Kind.PARTITION, total_num_buckets=4, redundant_copies=1, recovery_delay_ms=0)
 
@@ -36,11 +37,18 @@ class SmallMember:
         site: int = 1,
         version: str = pywan.__version__,
         is_obliging: bool = True,
+        links: Links = PLAIN,
     ) -> None:
         self.changes: list[Tables] = []
         self.leases: list[int] = []
         self.given_up: list[Incarnation] = []
-        self.server = ControlServer("127.0.0.1", 0, lambda request, peer: self._answer(), name=f"member {name}").start()
+        self.server = ControlServer(
+            "127.0.0.1",
+            0,
+            lambda request, peer: self._answer(),
+            name=f"member {name}",
+            gate=Gate(links, MEMBER_PORT),
+        ).start()
         self.agent = Agent(
             name,
             member_id or int.from_bytes(os.urandom(4), "little"),
@@ -50,6 +58,7 @@ class SmallMember:
             locators=lambda: parse_locators(locators),
             file=file,
             version=version,
+            way=links.locator,
             on_change=self._take if is_obliging else self.changes.append,
             on_lease=lambda until_us, heard_us: self.leases.append(until_us),
             on_given_up=self.given_up.append,

@@ -18,10 +18,11 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
+from pywan.base.nonces import mark_of
 from pywan.config.attributes import MAX_BUCKETS
 from pywan.coordination import decisions, encoding, plain
 from pywan.coordination.actions import Probe, Store, Tell
-from pywan.coordination.coordinator import Coordinator
+from pywan.coordination.coordinator import BELIEVED_LEASES, Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.leavers import LEAVE_REPEATED_US, SITE_ENDS_US
 from pywan.coordination.lives import PROMISES_END_US
@@ -29,6 +30,7 @@ from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.moves import HANDOVERS_AT_ONCE
 from pywan.coordination.recovery import LEARNERS_AT_ONCE
 from pywan.coordination.silence import GENERATIONS_MAX
+from pywan.coordination.standbys import Follower
 from pywan.coordination.tables import (
     BELIEVED_DECISIONS,
     BELIEVED_RUNS,
@@ -1573,6 +1575,64 @@ def test_members_that_go_on_naming_lost_decisions_leave_the_site_half_of_the_tim
         generations.add(site.core.site.generation)
     assert decides > steps * 2 // 5
     assert len(generations) <= 1 + GENERATIONS_MAX * (1 + steps // 20 // 2)
+
+
+def test_a_stranger_that_names_lost_decisions_is_believed_only_by_a_coordinator_that_has_just_started():
+    site = Site(A, B)
+    before = site.core.site.newest.run, site.bucket().life
+    stranger, named = Incarnation("stranger", 1), DecisionId(2**24 - 1, 1)
+    holds = {KEY: Holding(replace(site.bucket(), epoch=Epoch(2**24 - 1, 1)), True)}
+    site.pass_time(BELIEVED_LEASES * OVER, A, B)
+    for seen, holdings in ((named, {}), (NO_DECISION, holds)):
+        regions = {key.region: site.attributes for key in holdings}
+        site.core.join(profile(stranger, seen=seen), regions, holdings, NO_DECISION, site.now, {1: b"n" * 16})
+        site.act()
+        assert "has never made, and was no member when it started" in site.last(stranger).reason
+        assert stranger not in site.core.site.members
+        assert (site.core.site.newest.run, site.bucket().life) == before and not site.core.silence.is_on
+    site.start(step=2)
+    site.core.join(profile(stranger, seen=named), {}, {}, NO_DECISION, site.now, {1: b"n" * 16})
+    assert site.core.site.generation > named.run
+
+
+@pytest.mark.parametrize("before", [(), (1, 2)], ids=["the same incarnation", "a later one of its folder"])
+def test_who_was_a_member_when_the_coordinator_started_is_believed_at_any_time(before):
+    nonce = b"n" * 16
+    site = Site(B)
+    site.join(A, mark=mark_of(nonce))
+    site.start(step=2)
+    site.pass_time(BELIEVED_LEASES * OVER, B)
+    assert A not in site.core.site.members, "its lease is over, and no bucket needs it"
+    named, comes = DecisionId(2**24 - 1, 1), A._replace(member_id=max((A.member_id, *before)))
+    told = {A.member_id: nonce, comes.member_id: b"m" * 16, **({} if before else {A.member_id: nonce})}
+    for nonces in ({A.member_id: b"o" * 16, comes.member_id: b"m" * 16}, told):
+        site.core.join(profile(comes, seen=named, before=before), {}, {}, NO_DECISION, site.now, nonces)
+        site.act()
+        assert (comes in site.core.site.members) == (nonces is told)
+    assert site.core.site.generation > named.run
+
+
+def test_who_has_joined_since_the_coordinator_started_is_a_stranger_in_that():
+    nonce = b"n" * 16
+    site = Site(A)
+    site.join(B, mark=mark_of(nonce))
+    site.pass_time(BELIEVED_LEASES * OVER, A, B)
+    named = DecisionId(2**24 - 1, 2**20)
+    site.core.join(profile(B, seen=named), {}, {}, named, site.now, {B.member_id: nonce})
+    site.act()
+    assert site.core.site.generation == 1 and "was no member when it started" in site.last(B).reason
+
+
+def test_a_locator_that_names_lost_decisions_is_believed_only_by_a_coordinator_that_has_just_started():
+    site = Site(A)
+    told = Follower("M", "localhost[1]", DecisionId(2**24 - 1, 1), site.core.site.term, is_standby=True)
+    site.pass_time(BELIEVED_LEASES * OVER, A)
+    site.core.hear_locator(told, site.now)
+    site.act()
+    assert site.core.site.generation == 1 and site.core.standbys.may_decide
+    site.start(step=2)
+    site.core.hear_locator(told, site.now)
+    assert site.core.site.generation > told.stored.run
 
 
 def test_a_member_that_names_many_lost_decisions_begins_one_generation():

@@ -267,10 +267,11 @@ def test_a_locator_that_answers_nonsense_is_an_error_in_the_shell(reply):
     assert "error: " in said.getvalue() and "Traceback" not in said.getvalue() and not OBEYED.search(said.getvalue())
 
 
-def test_some_seconds_of_messages_with_wrong_types():
+@pytest.mark.parametrize(("runs", "tls"), [(400, False), (150, True)], ids=["plain", "encrypted"])
+def test_some_seconds_of_messages_with_wrong_types(runs, tls):
     """`make fuzz-python` does it for as long as one likes."""
     before = set(threading.enumerate())
-    assert fuzz_control.fuzz(7, lambda runs: runs >= 400) == 400
+    assert fuzz_control.fuzz(7, lambda done: done >= runs, tls=tls) == runs
     eventually(
         lambda: (
             set(threading.enumerate())

@@ -44,6 +44,9 @@ class FakeQueue:
     def run_of(self, region):
         return self.run if region == "data" else None
 
+    def runs(self):
+        return [("data", self.run, 1)]
+
     def lacking(self, first, count):
         return [self.lacks]
 
@@ -199,7 +202,16 @@ def test_what_is_no_answer_is_said_and_nothing_is_taken(reply):
 
 
 @pytest.mark.parametrize(
-    "fields", [{"region": 1}, {"sender": None}, {"bucket": -1}, {"life": 2**64}, {"after": "x"}, {"begin": -1}]
+    "fields",
+    [
+        {"region": 1},
+        {"sender": None},
+        {"bucket": -1},
+        {"bucket": 1},
+        {"life": 2**64},
+        {"after": "x"},
+        {"begin": -1},
+    ],
 )
 def test_what_is_no_question_is_refused(fields):
     asked = {"region": "data", "sender": "ln", "bucket": 0, "life": 1, "after": 0, "through": 1, "begin": 0, **fields}
@@ -234,3 +246,24 @@ def test_events_that_are_none_are_refused_and_those_before_them_are_there():
     assert not queue.take_older(first, 0, 0, (1).to_bytes(8, "little") + make_record(b"k"))  # It lacks nothing.
     assert queue.older_events(first, 0, 0, 5, 100) is None  # Nothing feeds it.
     assert len(queue) == 0
+
+
+def test_a_question_about_one_region_is_not_answered_with_the_events_of_another():
+    queue = _core.EventQueue("ln", remote_site=2)
+    queue.running = True
+    regions = [_core.RegionCore(name, _core.Clock(), site=1, buckets=2) for name in ("of the question", "of others")]
+    for region in regions:
+        region.share(_core.Tail(2, region.shards), None)
+        region.attach([queue])
+    asked = {"sender": "ln", "bucket": 1, "life": 0, "after": 0, "through": 5, "begin": 0}
+    assert answer({**asked, "region": "of the question"}, {"ln": queue}.get) != {}
+    with pytest.raises(ProtocolError, match="there is no bucket 2: the region has 2"):
+        answer({**asked, "region": "of the question", "bucket": 2}, {"ln": queue}.get)
+
+
+def test_a_question_about_a_region_that_is_none_takes_no_number_of_a_region():
+    queue = _core.EventQueue("ln", remote_site=2)
+    asked = {"sender": "ln", "bucket": 0, "life": 0, "after": 0, "through": 5, "begin": 0}
+    for number in range(70_000):
+        assert answer({**asked, "region": f"invented {number}"}, {"ln": queue}.get) == {}
+    assert _core.RegionCore("a region that comes later", _core.Clock(), site=1) is not None

@@ -642,12 +642,15 @@ def test_a_file_of_secrets_that_is_a_pipe_or_of_another_user_is_refused(tmp_path
         ([], "is no map with"),
         ({"roles": {}}, "is no map with"),
         ({"roles": {"r": "DATA"}, "users": {}}, "is no list of at most"),
-        ({"roles": {"r": ["EAT"]}, "users": {}}, "is no permission"),
-        ({"roles": {}, "users": {"u": {"roles": ["r"], "certificate": True}}}, "no role 'r'"),
+        ({"roles": {"r": ["DATA", "secret"]}, "users": {}}, "role 1: permission 2 is no permission"),
+        ({"roles": {}, "users": {"u": {"roles": ["secret"], "certificate": True}}}, "user 1: there is no role as"),
+        ({"roles": {"secret": 7}, "users": {}}, "role 1 is no list"),
+        ({"roles": {"secret\n": []}, "users": {}}, "role 1 has no name"),
+        ({"roles": {}, "users": {"secret": {"roles": "secret", "certificate": True}}}, "user 1: `roles` is no list"),
         ({"roles": {}, "users": {"u": {"roles": [], "password": "plain"}}}, "is not what `user passwd` writes"),
         ({"roles": {}, "users": {"u": {"roles": []}}}, "is no map with `roles`"),
         ({"roles": {}, "users": {"u": {"roles": [], "certificate": False}}}, "can be true only"),
-        ({"roles": {}, "users": {"a\nb": {"roles": [], "certificate": True}}}, "is no name of a user"),
+        ({"roles": {}, "users": {"secret\n": {"roles": [], "certificate": True}}}, "user 1 has no name of a user"),
     ],
 )
 def test_a_file_with_something_else_in_it_is_refused_by_name(tmp_path, told, words):
@@ -658,7 +661,7 @@ def test_a_file_with_something_else_in_it_is_refused_by_name(tmp_path, told, wor
     file.chmod(0o600)
     with pytest.raises(ConfigurationError, match=words) as refused:
         read_users(file)
-    assert str(file) in str(refused.value)
+    assert str(file) in str(refused.value) and "secret" not in str(refused.value)
 
 
 # Options

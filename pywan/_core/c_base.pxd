@@ -119,7 +119,9 @@ cdef extern from "base/wan_buffer.h" nogil:
     void wan_buffer_rest(wan_buffer *buffer, wan_buffer_use *use, uint64_t used, uint64_t now_us)
 
 cdef extern from "base/wan_pages.h" nogil:
+    enum: WAN_PAGE_ITEMS
     ctypedef struct wan_pages:
+        uint32_t page_count
         uint32_t item_bytes
     void *wan_pages_find(const wan_pages *table, uint32_t number)
     void *wan_pages_put(wan_pages *table, uint32_t number)

@@ -100,6 +100,15 @@ class Admission:
             " folder"
         )
 
+    def unknown_witness(self, me: Incarnation, named: DecisionId) -> Refused:
+        """Somebody names a lost decision who was no member when this run began."""
+        return Refused(
+            f"member {me.name} names decision {named}, which this coordinator, at {self._site.newest}, has never made,"
+            f" and was no member when it started: if the member is of this site, put a newer copy of {JOURNAL_FILE}"
+            " back, or start the locator again while the member asks; if it is not, start it in an empty folder",
+            self._liveness.member_timeout_us,
+        )
+
     def earlier_incarnations(self, me: Incarnation) -> list[Incarnation]:
         awaited = self._reports.waited_for.keys()
         return sorted(each for each in awaited | self._site.members.keys() if each.name == me.name and each != me)

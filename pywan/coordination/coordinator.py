@@ -10,9 +10,12 @@ Each part owns its fields, and uses only the parts that are made before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
+from pywan.base.nonces import fits
 from pywan.coordination import proofs
 from pywan.coordination.actions import Action, Store
 from pywan.coordination.admission import Admission
@@ -53,6 +56,11 @@ from pywan.coordination.tables import (
 )
 from pywan.coordination.telling import Telling
 
+# For so many leases after its start a coordinator believes everybody who names lost decisions. A member that comes first
+# within one lease, and has to wait for the end of a silence, asks again within three.
+BELIEVED_LEASES = 4
+_NO_NONCES: Mapping[int, bytes] = MappingProxyType({})
+
 
 class Coordinator:
     """Not thread-safe. `now_us` comes from a clock that never goes back and counts suspended time."""
@@ -89,6 +97,8 @@ class Coordinator:
         self.standbys = Standbys(site, name, member_timeout_us=member_timeout_us, now_us=now_us)
         self._has_waited = False  # Nothing could be decided when `tick` was called last.
         first_us = now_us + liveness.wait_us
+        self._believed_until_us = now_us + BELIEVED_LEASES * liveness.wait_us
+        self._marks_at_start = {each: profile.mark for each, profile in site.members.items()}
         self.silence = silence = Silence(site.members, first_us)
         self.reports = reports = Reports(site, liveness)
         self._admission = Admission(site, liveness, reports)
@@ -121,6 +131,7 @@ class Coordinator:
         holdings: dict[BucketKey, Holding],
         stored: DecisionId,
         now_us: int,
+        nonces: Mapping[int, bytes] = _NO_NONCES,
     ) -> None:
         """A member comes, or comes back to a coordinator that has forgotten it.
 
@@ -129,6 +140,7 @@ class Coordinator:
             regions: the attributes of those, and of all that have a holding. `shared` is as the member knows it.
             holdings: all buckets that it knows, where it was a member of this site before.
             stored: the newest decision that it has stored; NO_DECISION: none.
+            nonces: those of it and of its earlier incarnations, by the member id.
         """
         me = profile.incarnation
         refusal = self._admission.refusal_of(profile, stored, now_us)
@@ -140,6 +152,8 @@ class Coordinator:
             return  # The request was late on its way: the member has come since, and has said more.
         unknown = self._unknown_to(profile, holdings, stored)
         refusal = self._admission.unbelieved(me, unknown, holdings)
+        if refusal is None and unknown and not (self.believes_strangers(now_us) or self._was_here(me, nonces)):
+            refusal = self._admission.unknown_witness(me, unknown[0])
         refusal = refusal or self._regions.refusal_of(profile, regions, holdings)
         wait_us = self.silence.wait_us(now_us) if unknown else 0
         if refusal is None and wait_us:
@@ -174,6 +188,20 @@ class Coordinator:
         are below the generation that it begins."""
         epochs = {DecisionId(*each.bucket.epoch) for each in holdings.values()}  # Each is at most its decision.
         return sorted(filter(self._is_lost, {stored, profile.seen, *epochs}), reverse=True)
+
+    def believes_strangers(self, now_us: int) -> bool:
+        """Whether members that this coordinator does not know are believed when they name decisions that it has lost.
+
+        Such decisions were made before this run began. Members that live come back within some leases. Somebody who
+        comes later proves that it was a member when this run began. A coordinator that has decided nothing has no
+        better knowledge of its own.
+        """
+        return not self.site.number or now_us < self._believed_until_us
+
+    def _was_here(self, me: Incarnation, nonces: Mapping[int, bytes]) -> bool:
+        """Whether the file with which this run began names the member, or an earlier incarnation of its folder."""
+        marks = {number: self._marks_at_start.get(me._replace(member_id=number)) for number in nonces}
+        return any(mark is not None and fits(mark, nonces[number]) for number, mark in marks.items())
 
     def _is_lost(self, decision: DecisionId) -> bool:
         return decision.run >= self.site.generation and not self.site.made(decision)
@@ -222,8 +250,7 @@ class Coordinator:
         """A member that asks to be taken in names who may take over, or has done so. If it knows decisions that are
         lost here, this run has a file of a time before. The member is believed if the file names it, or an earlier
         incarnation of its folder."""
-        me = join.profile.incarnation
-        nonces = {**join.nonces_before, me.member_id: join.nonce}
+        me, nonces = join.profile.incarnation, join.nonces
         is_known = any(proofs.is_proved(self.site.members.get(me._replace(member_id=n)), nonces[n]) for n in nonces)
         standby = join.standby
         if join.term > self.site.term and join.coordinator:
@@ -235,6 +262,8 @@ class Coordinator:
 
     def hear_locator(self, told: Follower, now_us: int) -> None:
         """Another locator, which keeps the records too, says how far it is."""
+        if self.standbys.names_unknown(told) and not self.believes_strangers(now_us):
+            told = replace(told, stored=NO_DECISION, is_standby=False)  # It gets all records anew.
         is_lost = self.standbys.names_unknown(told) and self.site.has_room_above(told.stored)
         self.standbys.hear(told, now_us)
         if is_lost:
@@ -557,6 +586,7 @@ class Coordinator:
             **status_of_site(self.site, self.silence, now_us),
             **self.standbys.status(),
             "lost_buckets": self.lost_buckets,
+            "believes_strangers": self.believes_strangers(now_us),
             "waiting_regions": waiting_regions(self.site, self.liveness),
             "members": status_of_members(self.site, self.silence, self.liveness, self.reports, self._leavers, now_us),
         }

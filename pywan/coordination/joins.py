@@ -37,6 +37,12 @@ class Join:
     nonce: bytes | None = field(repr=False)  # None: it tells none, and is not believed.
     nonces_before: dict[int, bytes] = field(repr=False)  # Of earlier incarnations of its folder, by member id.
 
+    @property
+    def nonces(self) -> dict[int, bytes]:
+        """Those of the member and of its earlier incarnations, by member id."""
+        own = {} if self.nonce is None else {self.profile.incarnation.member_id: self.nonce}
+        return {**self.nonces_before, **own}
+
 
 def join_of(request: Mapping[str, Any]) -> Join:
     """ProtocolError: the request is none. Nothing of it may be taken then."""

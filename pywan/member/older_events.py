@@ -24,6 +24,7 @@ class Queue(Protocol):
     """What it needs of an EventQueue."""
 
     def run_of(self, region: str) -> int | None: ...
+    def runs(self) -> list[tuple[str, int, int]]: ...
     def lacking(self, first: int, count: int) -> list[int | None]: ...
     def older_events(
         self, partition: int, life: int, after: int, through: int, most: int
@@ -79,6 +80,9 @@ def answer(request: Mapping[str, Any], queue_of: Callable[[str], Queue | None]) 
     first = None if queue is None else queue.run_of(region)
     if queue is None or first is None:
         return {}
+    buckets = next((count for _, begins, count in queue.runs() if begins == first), 0)
+    if bucket >= buckets:  # The stream behind the last one of the region is one of another region.
+        raise ProtocolError(f"{OLDER_EVENTS}: there is no bucket {bucket}: the region has {buckets}")
     found = queue.older_events(first + bucket, life, after, through, ANSWER_BYTES)
     if found is None:
         return {"again": True}

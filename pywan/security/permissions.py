@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pywan.base.names import quoted
 from pywan.errors import ConfigurationError
 
 ANY = "*"
@@ -42,7 +41,8 @@ class Permission:
 
     @classmethod
     def of(cls, text: Any, what: str) -> Permission:
-        """Reads what a user has. Parts that are left out at the end stand for all. ConfigurationError for others."""
+        """Reads what a user has. Parts that are left out at the end stand for all. ConfigurationError for others,
+        without the text: it may be of a file with secrets."""
         parts = [part.strip() or ANY for part in text.split(":", 3)] if isinstance(text, str) and text.strip() else []
         if (
             not parts
@@ -50,7 +50,7 @@ class Permission:
             or (len(parts) > 1 and parts[1].upper() not in (*OPERATIONS, ANY))
         ):
             raise ConfigurationError(
-                f"{what}: {quoted(text)} is no permission; write RESOURCE:OPERATION:region:key, with"
+                f"{what} is no permission; write RESOURCE:OPERATION:region:key, with"
                 f" {', '.join(RESOURCES)} or {ANY}, and {', '.join(OPERATIONS)} or {ANY}"
             )
         region = parts[2].lstrip("/") if len(parts) > 2 else ANY

@@ -77,18 +77,23 @@ class Users:
         return (has for role in user.roles for has in self.roles[role])
 
 
+_NO_NAME = f"no name of a user or role: it has 1 to {NAME_CHARACTERS_MAX} characters that can be shown"
+
+
+def _is_name(name: Any) -> bool:
+    return isinstance(name, str) and 0 < len(name) <= NAME_CHARACTERS_MAX and printable(name) == name
+
+
 def check_user_name(name: Any, what: str) -> str:
     """Returns the name. ConfigurationError if no user can have it."""
-    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX or printable(name) != name:
-        raise ConfigurationError(
-            f"{what}: {quoted(name)} is no name of a user: it has 1 to {NAME_CHARACTERS_MAX} characters that can be"
-            " shown"
-        )
-    return name
+    if not _is_name(name):
+        raise ConfigurationError(f"{what}: {quoted(name)} is {_NO_NAME}")
+    return str(name)
 
 
 def read_users(file: Path) -> Users:
-    """Reads the file. ConfigurationError names the file and what is wrong in it."""
+    """Reads the file. ConfigurationError names the file, and says which of its roles or users is wrong by its number:
+    the file may be another one with secrets, so nothing of it is told."""
     what = f"security-users-file {file}"
     try:
         data = read_secret(file, FILE_BYTES_MAX)
@@ -107,26 +112,40 @@ def read_users(file: Path) -> Users:
     roles, users = told["roles"], told["users"]
     if len(roles) > ROLES_MAX or len(users) > USERS_MAX:
         raise ConfigurationError(f"{what} has more than {ROLES_MAX} roles or {USERS_MAX} users")
-    read_roles = {check_user_name(name, f"{what}: role"): _permissions(name, has, what) for name, has in roles.items()}
-    return Users({name: _user(name, user, read_roles, what) for name, user in users.items()}, read_roles)
+    read_roles = {
+        name: _permissions(name, has, f"{what}: role {number}") for number, (name, has) in enumerate(roles.items(), 1)
+    }
+    return Users(
+        {
+            name: _user(name, user, read_roles, f"{what}: user {number}")
+            for number, (name, user) in enumerate(users.items(), 1)
+        },
+        read_roles,
+    )
+
+
+def _check_name(name: Any, what: str) -> None:
+    if not _is_name(name):
+        raise ConfigurationError(f"{what} has {_NO_NAME}")
 
 
 def _permissions(role: str, has: Any, what: str) -> tuple[Permission, ...]:
-    what = f"{what}: role {quoted(role)}"
+    _check_name(role, what)
     if not isinstance(has, list) or len(has) > PERMISSIONS_MAX:
         raise ConfigurationError(f"{what} is no list of at most {PERMISSIONS_MAX} permissions")
-    return tuple(Permission.of(each, what) for each in has)
+    return tuple(Permission.of(each, f"{what}: permission {number}") for number, each in enumerate(has, 1))
 
 
 def _user(name: str, told: Any, roles: Mapping[str, Any], what: str) -> User:
-    what = f"{what}: user {quoted(check_user_name(name, what))}"
+    _check_name(name, what)
     if not isinstance(told, dict) or set(told) not in ({"roles", "password"}, {"roles", "certificate"}):
         raise ConfigurationError(f"{what} is no map with `roles`, and `password` or `certificate`")
     has = told["roles"]
     if not isinstance(has, list) or not all(isinstance(role, str) for role in has):
         raise ConfigurationError(f"{what}: `roles` is no list of names")
-    for role in has:
-        check_role(role, roles, what)
+    for number, role in enumerate(has, 1):
+        if role not in roles:
+            raise ConfigurationError(f"{what}: there is no role as the one of number {number}")
     if "certificate" in told:
         if told["certificate"] is not True:
             raise ConfigurationError(f"{what}: `certificate` can be true only; leave the user out otherwise")

@@ -241,7 +241,7 @@ class CoordinationHost:
                 return self._reply(refused=[refusal])
             self._driver.hear_identity(profile.site_identity, claimed)
             profile = with_proved(profile, join.nonces_before, core.site.members)
-            core.join(profile, join.regions, join.holdings, join.stored, boot_us())
+            core.join(profile, join.regions, join.holdings, join.stored, boot_us(), join.nonces)
             refused = [each for each in self._driver.act(me) if isinstance(each, Refused)]
             if refused:
                 return self._reply(refused=refused)

@@ -5,7 +5,7 @@ A checksum stops random bytes at the door, so the grammar here writes every fram
 checksum, and then says in it what no honest peer says.
 """
 
-from . import calls, columns, dispatcher, lane, receiver, rows
+from . import calls, columns, dispatcher, fields, lane, receiver, rows
 
 FUZZERS = {
     "receiver": receiver.run,
@@ -14,4 +14,5 @@ FUZZERS = {
     "columns": columns.run,
     "calls": calls.run,
     "lane": lane.run,
+    "fields": fields.run,
 }

@@ -94,7 +94,7 @@ class CoordinatorNode(Node):
             core.site.identity = profile.site_identity
         self._may_adopt_identity = self._may_adopt_identity and not profile.site_identity
         profile = with_proved(profile, join.nonces_before, core.site.members)
-        core.join(profile, join.regions, join.holdings, join.stored, now)
+        core.join(profile, join.regions, join.holdings, join.stored, now, join.nonces)
         told = [each for each in self._act(me) if isinstance(each, Refused)]
         fields: dict[str, Any] = {}
         if not told:

@@ -11,6 +11,7 @@ from pywan._core.c_record cimport *
 from pywan._core.base.status cimport end_if_strayed, report_unraisable
 from pywan._core.gateway.receiver_apply cimport ReceiverApply
 from pywan._core.gateway.receiver_rounds cimport has_round
+from pywan._core.gateway.receiver_streams cimport connection_partition
 from pywan._core.gateway.source_memory cimport ReceiverCounts, SourceMemory
 from pywan._core.wire.lz4 cimport lz4_load, lz4_unpack
 from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON
@@ -38,16 +39,17 @@ cdef class ReceiverSession(ReceiverApply):
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, callback_apply, *,
                   uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None,
                   on_failure=None, may_write=None):
+        cdef connection_partition *partition
         self.mount = mount
         self.memory, self.counts, self.find_region, self.callback_apply = memory, counts, find_region, callback_apply
         self.on_floors, self.on_failure, self.may_write = on_floors, on_failure, may_write
         self.credit_bytes, self.max_drift_ms = credit_bytes, max_drift_ms
         self.speaks_last = True
-        self.grow_partitions(memory.partitions)
         for n in range(memory.partitions):
-            self.partitions[n].slot = &memory.slots[n]
-            self.partitions[n].place.source = memory.source
-            self.partitions[n].place.partition, self.partitions[n].place.era = n, mount
+            partition = self.make_partition(n)
+            partition.slot = &memory.slots[n]
+            partition.place.source = memory.source
+            partition.place.partition, partition.place.era = n, mount
         lz4_load()
 
     def __dealloc__(self):

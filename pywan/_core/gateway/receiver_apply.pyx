@@ -12,10 +12,10 @@ from pywan._core.c_tables cimport *
 from pywan._core.base.status cimport detail_text, end_if_strayed, report_unraisable
 from pywan._core.calls.call_events cimport add_to_run, event_place, is_applied_here, note_applied_here, shared_out
 from pywan._core.gateway.applied_slot cimport applied_slot, first_failure, forget_applied, forget_failures
-from pywan._core.gateway.receiver_regions cimport is_ahead, region_of, why_absent
+from pywan._core.gateway.receiver_regions cimport is_ahead, region_of, region_slot, slot_of, why_absent
 from pywan._core.gateway.receiver_report cimport PROGRESS_RECORDS, note_applied
 from pywan._core.gateway.receiver_rounds cimport begin_to_wait, event_round, is_round_full
-from pywan._core.gateway.receiver_streams cimport connection_partition, is_of_its_life
+from pywan._core.gateway.receiver_streams cimport connection_partition, is_of_its_life, partition_at
 from pywan._core.gateway.stream_memory cimport begin_section
 from pywan._core.region.apply_event cimport (
     ASKED_ELSEWHERE, ASKED_LOST, EVENT_LOST, EVENT_NOT_TAKEN, region_apply_event)
@@ -99,7 +99,7 @@ cdef class ReceiverApply(ReceiverRounds):
 
     cdef const wan_source_place *place_of(self, uint32_t partition, uint64_t sequence) noexcept nogil:
         """The place of an event in its stream. NULL: its sender has no name, or the event is applied out of order."""
-        cdef wan_source_place *place = &self.partitions[partition].place
+        cdef wan_source_place *place = &partition_at(self, partition).place
         place.through = sequence
         return place if sequence != NO_PLACE and place.source[0] | place.source[1] else NULL
 
@@ -115,13 +115,14 @@ cdef class ReceiverApply(ReceiverRounds):
         cdef wan_status status = WAN_OK
         cdef bint took_effect = False
         cdef int became
-        if self.regions[record.region].shared[0] == NULL and not self.begin_sharing(record.region):
+        cdef region_slot *slot = slot_of(self, record.region)
+        if slot.shared[0] == NULL and not self.begin_sharing(record.region):
             return REFUSED
-        out = self.regions[record.region].shared[self.current]
+        out = slot.shared[self.current]
         if not begin_to_wait(self, partition):
             return REFUSED
         round.events += 1
-        if is_applied_here(out, self.regions[record.region].shared[self.current ^ 1], bucket):
+        if is_applied_here(out, slot.shared[self.current ^ 1], bucket):
             became = region_apply_event(core, record, hash, possible_duplicate, &change, &took_effect, &status)
             if became > 0:
                 return became
@@ -182,13 +183,11 @@ cdef class ReceiverApply(ReceiverRounds):
 
     cdef int apply_section(self, const wan_section *section, const uint8_t *at) noexcept nogil:
         """Applies a section. 0: the connection is to be given up; the detail, or `refused_code`, says why."""
-        cdef connection_partition *partition = NULL
+        cdef connection_partition *partition = partition_at(self, section.partition)
         cdef applied_slot unremembered
         cdef applied_slot *slot
         cdef uint64_t expected, before
         cdef int is_applied
-        if section.partition < self.partition_capacity:
-            partition = &self.partitions[section.partition]
         if partition == NULL or partition.slot == NULL:
             wan_note(WAN_CORRUPT, "partition %u of a sender with %u, for which no stream was named",
                      section.partition, self.memory.partitions)
@@ -389,7 +388,7 @@ cdef class ReceiverApply(ReceiverRounds):
         cdef char detail[WAN_DETAIL_BYTES]
         memcpy(detail, wan_detail, WAN_DETAIL_BYTES)      # It says why the event was refused.
         for _ in range(count):
-            partition = &self.partitions[section.partition] if section.partition < self.partition_capacity else NULL
+            partition = partition_at(self, section.partition)
             run = at
             at += section.bytes
             if partition != NULL and partition.slot != NULL and partition.run == NULL:

@@ -26,8 +26,7 @@ cdef class ReceiverRegions(ReceiverReport):
     # such batch.
     cdef list replaced
     cdef uint64_t replaced_batch
-    cdef region_slot *regions
-    cdef uint32_t region_capacity
+    cdef wan_pages regions          # Of region_slot, by the sender's number.
     cdef uint64_t batch             # The number of the batch in work, from 1. It says when a region was looked up.
     cdef wan_clock *clock           # The clock of the regions of this member. NULL: no region was looked up yet.
     cdef Clock clock_holder         # Keeps the clock alive.
@@ -46,24 +45,31 @@ cdef class ReceiverRegions(ReceiverReport):
     cdef dict mark_logs(self, bint hurry)
 
 
+cdef inline region_slot *slot_of(ReceiverRegions session, uint16_t number) noexcept nogil:
+    """NULL: neither the region with this number nor one near to it was named."""
+    return <region_slot *>wan_pages_find(&session.regions, number)
+
+
 cdef inline region_core *region_of(ReceiverRegions session, uint16_t number) noexcept nogil:
     """The region with the sender's number. NULL: it is not here, or was not named."""
+    cdef region_slot *slot = slot_of(session, number)
     cdef region_core *core
-    if number >= session.region_capacity:
+    if slot == NULL:
         return NULL
-    core = session.regions[number].core
+    core = slot.core
     if core != NULL and not wan_flag_read(&core.closed):
         return core
-    if session.regions[number].looked_batch == session.batch:
+    if slot.looked_batch == session.batch:
         return NULL
-    if core == NULL and session.regions[number].looked_batch == 0 and not session.is_named(number):
+    if core == NULL and slot.looked_batch == 0 and not session.is_named(number):
         return NULL
     return session.look_up(number)
 
 
 cdef inline int why_absent(ReceiverRegions session, uint16_t number) noexcept nogil:
     """Why no event of the region with the sender's number is applied, which `region_of` has not found."""
-    if number < session.region_capacity and session.regions[number].is_forbidden:
+    cdef region_slot *slot = slot_of(session, number)
+    if slot != NULL and slot.is_forbidden:
         return WAN_FAILED_NOT_PERMITTED
     return WAN_FAILED_REGION_NOT_FOUND
 

@@ -2,7 +2,6 @@
 # member that is now, and the clock by which its events are judged.
 from libc.stdint cimport uint16_t, uint32_t
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
@@ -26,9 +25,10 @@ cdef class ReceiverRegions(ReceiverReport):
 
     def __cinit__(self):
         self.names, self.cores, self.replaced = {}, {}, []
+        self.regions.item_bytes = sizeof(region_slot)
 
     def __dealloc__(self):
-        free(self.regions)
+        wan_pages_close(&self.regions)
 
     cdef void begin_batch(self) noexcept nogil:
         """A batch begins: a region that was not here is looked for once more."""
@@ -46,7 +46,7 @@ cdef class ReceiverRegions(ReceiverReport):
         theirs may be on their way to other members. A region that was taken away is asked for at each later batch."""
         wan_flag_set(&self.look_flag, 0)
         for number in list(self.names):
-            if self.regions[<uint16_t>number].core != NULL and not self.is_permitted(number):
+            if slot_of(self, number).core != NULL and not self.is_permitted(number):
                 self.forbid(number)
 
     cdef bint is_permitted(self, uint16_t number) noexcept:
@@ -58,13 +58,15 @@ cdef class ReceiverRegions(ReceiverReport):
             return False
 
     cdef void forbid(self, uint16_t number) noexcept:
-        self.regions[number].core = NULL
-        self.regions[number].looked_batch = self.batch
-        self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
-        self.regions[number].is_forbidden = True
+        cdef region_slot *slot = slot_of(self, number)
+        slot.core = NULL
+        slot.looked_batch = self.batch
+        slot.shared[0] = slot.shared[1] = NULL
+        slot.is_forbidden = True
 
     cdef int learn_region(self, const wan_frame *frame) noexcept with gil:
-        cdef uint32_t number = <uint32_t>frame.id, capacity
+        cdef uint32_t number = <uint32_t>frame.id
+        cdef region_slot *slot
         if frame.id > 65535:
             wan_note(WAN_CORRUPT, "region number %llu", <unsigned long long>frame.id)
             return 0
@@ -74,22 +76,12 @@ cdef class ReceiverRegions(ReceiverReport):
             return 0
         try:
             name = (<const char *>(frame + 1))[:frame.length].decode()
-            if number >= self.region_capacity:
-                capacity = 64
-                while capacity <= number:
-                    capacity *= 2
-                grown = realloc(self.regions, capacity * sizeof(region_slot))
-                if grown == NULL:
-                    wan_note(WAN_CORRUPT, "no memory for %u regions", capacity)
-                    return 0
-                self.regions = <region_slot *>grown
-                memset(self.regions + self.region_capacity, 0, (capacity - self.region_capacity) * sizeof(region_slot))
-                self.region_capacity = capacity
+            slot = <region_slot *>wan_pages_put(&self.regions, number)
+            if slot == NULL:
+                wan_note(WAN_CORRUPT, "no memory for region number %u", number)
+                return 0
             self.names[number] = name
-            self.regions[number].core = NULL
-            self.regions[number].looked_batch = 0
-            self.regions[number].is_forbidden = False
-            self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
+            memset(slot, 0, sizeof(region_slot))
             return 1
         except BaseException as error:
             wan_note(WAN_CORRUPT, "region number %u has a name that is not text", number)
@@ -98,19 +90,19 @@ cdef class ReceiverRegions(ReceiverReport):
     cdef region_core *look_up(self, uint16_t number) noexcept with gil:
         cdef RegionCore core
         cdef StreamMemory streams
+        cdef region_slot *slot = slot_of(self, number)
         try:
-            self.regions[number].looked_batch = self.batch
-            self.regions[number].shared[0] = self.regions[number].shared[1] = NULL
-            self.regions[number].is_forbidden = not self.is_permitted(number)
-            found = None if self.regions[number].is_forbidden else self.find_region(self.names[number])
+            slot.looked_batch = self.batch
+            slot.shared[0] = slot.shared[1] = NULL
+            slot.is_forbidden = not self.is_permitted(number)
+            found = None if slot.is_forbidden else self.find_region(self.names[number])
             if self.replaced_batch != self.batch:
                 self.replaced_batch = self.batch
                 self.replaced.clear()
             self.replaced.append(self.cores.get(number))    # Records of this batch may point to the old region.
             self.cores[number] = found
             core = <RegionCore?>found if found is not None else None
-            self.regions[number].core = (&core.state.region if core is not None and not core.state.region.closed
-                                         else NULL)
+            slot.core = &core.state.region if core is not None and not core.state.region.closed else NULL
             if core is not None:
                 self.clock, self.clock_holder = core.state.region.clock, core.state.clock
                 self.now_ms = wan_clock_receiving_ms(self.clock)
@@ -118,8 +110,8 @@ cdef class ReceiverRegions(ReceiverReport):
                 streams.cores = {c for c in streams.cores if not (<RegionCore>c).state.region.closed} | {core}
         except BaseException as error:
             report_unraisable("region look-up", error)
-            self.regions[number].core = NULL
-        return self.regions[number].core
+            slot.core = NULL
+        return slot.core
 
     cdef void note_refused(self, const wan_record *record, uint32_t reason, const region_core *core) noexcept nogil:
         """Tells of an event that is not applied, for the log. A flood of events is no flood of lines. `core`: its

@@ -3,7 +3,7 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_tables cimport *
 from pywan._core.calls.call_events cimport failed_event, shared_out
-from pywan._core.gateway.receiver_streams cimport ReceiverStreams, connection_partition
+from pywan._core.gateway.receiver_streams cimport ReceiverStreams, connection_partition, partition_at
 
 cdef enum:
     # A round ends before it has more bytes that go to other members. One event may be longer; then it goes alone.
@@ -52,14 +52,14 @@ cdef class ReceiverRounds(ReceiverStreams):
 
 cdef inline int begin_to_wait(ReceiverRounds session, uint32_t partition) noexcept nogil:
     """Events of the partition wait for the end of this round from now on. 0: there is no memory."""
-    cdef uint64_t *handled = &session.partitions[partition].handled[session.current]
-    if handled[0]:
+    cdef uint64_t *handled = partition_at(session, partition).handled
+    if handled[session.current]:
         return 1
     if wan_buffer_add(&session.rounds[session.current].waiting, &partition, sizeof(partition)) != WAN_OK:
         session.no_memory_to_share()
         return 0
     # The caller says through which sequence, when an event is handled. All before is in an earlier round.
-    handled[0] = max(<uint64_t>1, session.partitions[partition].handled[session.current ^ 1])
+    handled[session.current] = max(<uint64_t>1, handled[session.current ^ 1])
     return 1
 
 

@@ -9,7 +9,9 @@ from pywan._core.c_tables cimport *
 from pywan._core.base.status cimport end_if_strayed
 from pywan._core.calls.call_events cimport EventCalls, drop_round, failed_event, shared_out, wait_until_counted
 from pywan._core.gateway.receiver_report cimport ReceiverReport
-from pywan._core.gateway.receiver_streams cimport connection_partition, is_of_its_life
+from pywan._core.c_record cimport WAN_WIRE_PARTITIONS
+from pywan._core.gateway.receiver_regions cimport slot_of
+from pywan._core.gateway.receiver_streams cimport connection_partition, is_of_its_life, partition_at
 from pywan._core.region.log_marks cimport wait_log_marks
 from pywan._core.region.put cimport region_is_full, region_relieve
 from pywan._core.region.region cimport RegionCore
@@ -53,7 +55,7 @@ cdef class ReceiverRounds(ReceiverStreams):
                             raise MemoryError()
             for n in range(2):
                 events = pair[n]
-                self.regions[number].shared[n] = &events.out
+                slot_of(self, number).shared[n] = &events.out
             return 1
         except BaseException as error:
             self.refuse(error)
@@ -219,7 +221,7 @@ cdef class ReceiverRounds(ReceiverStreams):
 
     cdef int note_failed(self, int at, const failed_event *failed) noexcept nogil:
         """Remembers a failure if it is one of the round. Others were remembered at once, or their round goes on."""
-        cdef connection_partition *partition = &self.partitions[failed.failure.partition]
+        cdef connection_partition *partition = partition_at(self, failed.failure.partition)
         cdef int is_remembered = 1
         if failed.failure.sequence > partition.handled[at]:
             return 1
@@ -234,7 +236,7 @@ cdef class ReceiverRounds(ReceiverStreams):
     cdef void note_settled(self, int at, uint32_t number) noexcept nogil:
         """All events of a partition that were handled in the round count, or failed. If its stream is in a later life
         by now, nothing is noted of them."""
-        cdef connection_partition *partition = &self.partitions[number]
+        cdef connection_partition *partition = partition_at(self, number)
         wan_lock_take(&partition.slot.lock)
         if is_of_its_life(partition) and partition.handled[at] > partition.slot.last:
             wan_set(&partition.slot.last, partition.handled[at])
@@ -250,7 +252,8 @@ cdef class ReceiverRounds(ReceiverStreams):
     cdef int end_rounds_of(self, uint64_t partition) noexcept nogil:
         """Ends all that is under way if a partition is a stream: it is about to become another one, or a later life. An
         acknowledgement cannot tell two events of the same partition and sequence apart. 0: as for `end_round`."""
-        if partition >= self.partition_capacity or self.partitions[partition].run == NULL:
+        cdef connection_partition *named = partition_at(self, <uint32_t>min(partition, <uint64_t>WAN_WIRE_PARTITIONS))
+        if named == NULL or named.run == NULL:
             return 1
         return self.end_rounds()
 

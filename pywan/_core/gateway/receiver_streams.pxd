@@ -1,5 +1,6 @@
 # The interface of receiver_streams.pyx.
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
+from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport wan_source_place
 from pywan._core.calls.call_events cimport failed_event
@@ -21,10 +22,9 @@ cdef struct connection_partition:
     uint64_t handled[2]
 
 cdef class ReceiverStreams(ReceiverRegions):
-    cdef connection_partition *partitions
-    cdef uint32_t partition_capacity
+    cdef wan_pages partitions
 
-    cdef int grow_partitions(self, uint32_t capacity) except -1
+    cdef connection_partition *make_partition(self, uint32_t number) except NULL
     cdef int learn_stream(self, const wan_frame *frame) noexcept with gil
     cdef int remember(self, applied_slot *slot, const failed_event *failed) noexcept nogil
 
@@ -32,3 +32,7 @@ cdef class ReceiverStreams(ReceiverRegions):
 cdef inline bint is_of_its_life(const connection_partition *partition) noexcept nogil:
     """Whether the slot of a partition is of the life that its sections are of. Under the slot's lock."""
     return partition.run == NULL or partition.run.slots[partition.bucket].life == partition.life
+
+cdef inline connection_partition *partition_at(ReceiverStreams session, uint32_t number) noexcept nogil:
+    """NULL: neither this partition nor one near to it was named."""
+    return <connection_partition *>wan_pages_find(&session.partitions, number)

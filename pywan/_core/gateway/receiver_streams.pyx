@@ -1,8 +1,6 @@
 # Owns the partitions of one connection: first the queue's own ones, then those that streams were named for. It knows
 # which memory each one has of what was applied, and how far the connection is in it.
 from libc.stdint cimport uint32_t
-from libc.stdlib cimport free, realloc
-from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.gateway.applied_slot cimport FAILURES_KEPT, FAILURES_KEPT_ALL, remember_failure
@@ -12,27 +10,28 @@ from pywan._core.gateway.stream_memory cimport release_run
 cdef class ReceiverStreams(ReceiverRegions):
     """A session that knows what its sender's partitions are."""
 
-    def __dealloc__(self):
-        for n in range(self.partition_capacity):
-            if self.partitions[n].run != NULL:
-                release_run(self.partitions[n].run)
-        free(self.partitions)
+    def __cinit__(self):
+        self.partitions.item_bytes = sizeof(connection_partition)
 
-    cdef int grow_partitions(self, uint32_t capacity) except -1:
-        grown = realloc(self.partitions, capacity * sizeof(connection_partition))
-        if grown == NULL:
+    def __dealloc__(self):
+        cdef connection_partition *partition
+        for n in range(self.partitions.page_count * WAN_PAGE_ITEMS):
+            partition = partition_at(self, n)
+            if partition != NULL and partition.run != NULL:
+                release_run(partition.run)
+        wan_pages_close(&self.partitions)
+
+    cdef connection_partition *make_partition(self, uint32_t number) except NULL:
+        """Returns the partition. It is all zeros if it was not named before."""
+        made = <connection_partition *>wan_pages_put(&self.partitions, number)
+        if made == NULL:
             raise MemoryError()
-        self.partitions = <connection_partition *>grown
-        memset(self.partitions + self.partition_capacity, 0,
-               (capacity - self.partition_capacity) * sizeof(connection_partition))
-        self.partition_capacity = capacity
-        return 0
+        return made
 
     cdef int learn_stream(self, const wan_frame *frame) noexcept with gil:
         """Notes that the sections of a partition are of a stream from now on. 0: the connection is to be given up."""
         cdef const wan_stream *stream = <const wan_stream *>(frame + 1)
         cdef connection_partition *partition
-        cdef uint32_t capacity = self.partition_capacity
         cdef stream_run *run
         if wan_stream_check(frame, self.memory.partitions) != WAN_OK:
             return 0
@@ -41,16 +40,12 @@ cdef class ReceiverStreams(ReceiverRegions):
                      <unsigned long long>frame.id, stream.region)
             return 0
         try:
-            if frame.id >= capacity:
-                while capacity <= frame.id:
-                    capacity *= 2
-                self.grow_partitions(min(capacity, <uint32_t>WAN_WIRE_PARTITIONS))
+            partition = self.make_partition(<uint32_t>frame.id)
             run = self.memory.streams.hold(self.names[stream.region], stream.buckets)
         except BaseException as error:
             text = str(error).encode("utf-8", "replace") or b"no memory for a stream"
             wan_note(WAN_CORRUPT, "%s", <const char *>text)
             return 0
-        partition = &self.partitions[frame.id]
         if partition.run == run and partition.bucket == stream.bucket and partition.life >= stream.life:
             release_run(run)
             wan_note(WAN_CORRUPT, "partition %llu: life %llu of its stream is named behind life %llu",

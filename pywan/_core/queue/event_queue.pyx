@@ -28,7 +28,7 @@ from pywan._core.queue.queue_recovery cimport (
 from pywan._core.queue.queue_older cimport older_copy, older_take
 from pywan._core.queue.queue_settled cimport settled_park, settled_take, settled_wait, taken_event
 from pywan._core.base.status cimport detail_text, environment_of, raise_for, report_unraisable
-from pywan._core.values.names cimport region_name, region_number
+from pywan._core.values.names cimport known_region_number, region_name, region_number
 
 
 cdef str IN_MEMORY = "the events are queued in memory and will be written when the disk takes them"
@@ -522,9 +522,11 @@ cdef class EventQueue:
 
     def run_of(self, str region):
         """The first partition of the run that a region feeds now. None: it feeds none."""
-        cdef uint16_t number = <uint16_t>region_number(region)
+        cdef uint16_t number = <uint16_t>known_region_number(region)
         cdef wan_stream_run *run
         cdef uint32_t n, found = 0
+        if number == 0:
+            return None
         with nogil:
             wan_lock_take(&self.gateway.lock)
             for n in range(self.gateway.queue.run_count):

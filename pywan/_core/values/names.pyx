@@ -25,6 +25,12 @@ cdef int region_number(str name, int wanted=0) except -1:
     return number
 
 
+cdef int known_region_number(str name) except -1:
+    """The number of a region's name. 0: it has none, and gets none. A name that somebody asks about over a network may
+    be of no region, and there are few numbers."""
+    return region_numbers.get(name, 0)
+
+
 cpdef region_name(int number):
     """The name that has this number in this process. None: no name has."""
     if not 0 < number < WAN_REGION_NAMES or wan_region_names[number].text == NULL:
