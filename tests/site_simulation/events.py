@@ -258,7 +258,7 @@ class Events:
             found[each.name] = [
                 (sequence, _core.record_fields(record)["stamp"])
                 for partition, sequence, record in queue.records(1 << 30)
-                if partition == first + key.number and not self._was_refused(id, record)
+                if partition == first + key.number and not self._leaves_before_others(id, record)
             ]
         self.world.statistics["queues compared"] += len(found) > 1
         self.world.statistics["events compared"] += sum(map(len, found.values()))
@@ -268,12 +268,14 @@ class Events:
             not differ, f"the queues of {id} of the copies of {key} differ, of {len(first)} events in these: {differ}"
         )
 
-    def _was_refused(self, id: str, record: bytes) -> bool:
-        """Whether a remote site refused an event of that key. A holder may have heard that one is parked, from a member
-        that ended before another holder heard it."""
+    def _leaves_before_others(self, id: str, record: bytes) -> bool:
+        """Whether an event may leave one queue before those in front of it: a remote site refused an event of that key,
+        and a holder may have heard that one is parked, from a member that ended before another holder heard it; or a
+        filter let it not leave, and the members that do not send hear that with the events in front of it."""
         made = next(each for each in self.made if each.id == id)
         key, region, _ = self._named(record)
-        return bool(self.sites[made.remote_distributed_system_id].refused[region, key])
+        site = made.remote_distributed_system_id
+        return bool(self.sites[site].refused[region, key]) or key == self.refused_keys.get(site)
 
     def check_sites(self) -> None:
         """The remote sites have what the site has, and got all that was answered."""
