@@ -34,6 +34,9 @@ class Gateways(SiteWorld):
         "answered changes that came",
         "queues compared",
         "serial senders stopped on one member",
+        "senders stopped everywhere",
+        "events dropped where no sender ran",
+        "newest changes that were dropped",
         "remote sites cut off",
         "remote sites that paused",
         "events repeated",
@@ -122,7 +125,7 @@ class Gateways(SiteWorld):
         rng = self.simulation.rng
         doings: list[Callable[[], object]] = [
             *[self._stop_on_one_member, self._pause_sender] * 2,
-            *[self._cut_off, self._pause_site, self._reset_connections, self._shut],
+            *[self._stop_everywhere, self._cut_off, self._pause_site, self._reset_connections, self._shut],
         ]
         self.simulation.run_until(self.simulation.now_us + 300 * MS)
         for _ in range(steps):
@@ -218,6 +221,19 @@ class Gateways(SiteWorld):
         self.statistics["serial senders stopped on one member"] += 1
         each.member.do(each.stop)
         each.member.later(self.simulation.rng.choice([100, 500, 2000]) * MS, each.start)
+
+    def _stop_everywhere(self) -> None:
+        """A sender is stopped on all members, one soon after the other, and started again. What is queued stays, and
+        changes that are made meanwhile are dropped."""
+        rng = self.simulation.rng
+        made, hold_us = rng.choice(self.events.made), rng.choice([50, 300, 1000]) * MS
+        self.note(f"{made.id} is stopped everywhere for {hold_us} us")
+        self.statistics["senders stopped everywhere"] += 1
+        self.clients_soon(12, hold_us)
+        for each in self._senders():
+            if each.id == made.id:
+                each.member.later(rng.randrange(20 * MS), each.stop)
+                each.member.later(hold_us + rng.randrange(20 * MS), each.start)
 
     def _pause_sender(self) -> None:
         there = self._senders()
