@@ -14,6 +14,8 @@ from pywan.coordination.tables import BucketKey
 from .shown import number_in
 
 if TYPE_CHECKING:
+    from linearizability import Operation
+
     from .member import Member, SimulatedRegion
     from .remote import Version
     from .senders import SimulatedSender
@@ -50,6 +52,19 @@ class Drops:
         self._seen: dict[tuple[Member, str], _Seen] = {}  # Of the senders that take no events.
         # By sender, region and key: the versions that were dropped, and their values.
         self._dropped: defaultdict[tuple[str, str, str], dict[Version, int | None]] = defaultdict(dict)
+        # By sender: when a member without other copies dropped several changes of a key at once, and how many of these
+        # are not known: it has the last one alone.
+        self._overwritten: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
+
+    def take_overwritten(self, sender: str, operation: Operation) -> bool:
+        """Whether this change was dropped, and another change of its key at the same moment. Each dropped change
+        explains one."""
+        known = self._overwritten[sender]
+        for n, (at_us, count) in enumerate(known):
+            if count and operation.called <= at_us <= operation.returned:
+                known[n] = at_us, count - 1
+                return True
+        return False
 
     def of(self, sender: str, region: str, key: str) -> dict[Version, int | None]:
         return self._dropped.get((sender, region, key), {})
@@ -71,7 +86,9 @@ class Drops:
             return 0
         count = sender.queue.counts()["dropped_stopped"] - seen.dropped
         if count:
-            self._note(sender, seen)
+            unknown = int(count) - self._note(sender, seen)
+            if unknown > 0:
+                self._overwritten[sender.id].append((self._world.simulation.now_us, unknown))
         self._take_stock(sender, seen)
         return int(count)
 
@@ -90,8 +107,9 @@ class Drops:
         regions = sender.member.regions.values()
         return [each for each in regions if sender.id in each.attributes.gateway_sender_ids]
 
-    def _note(self, sender: SimulatedSender, seen: _Seen) -> None:
-        hash_ = _core.key_hash(sender.id.encode())
+    def _note(self, sender: SimulatedSender, seen: _Seen) -> int:
+        """Notes the changes that were dropped. Returns how many."""
+        count, hash_ = 0, _core.key_hash(sender.id.encode())
         for region in self._feeding(sender):
             known: set[str] = set()  # Keys whose changes the tail has told of.
             for key, tail in _buckets(region):
@@ -105,11 +123,14 @@ class Drops:
                 for each in changes:
                     if each.verdicts.get(hash_) == STOPPED:
                         self._dropped[sender.id, region.name, each.key][each.version] = each.value
+                        count += 1
             for of in self._world.keys.names:
                 found = region.lookup(of)
                 if of in known or found is None or seen.versions.get((region.name, of)) == (found[1], found[2]):
                     continue
                 self._dropped[sender.id, region.name, of][found[1], found[2]] = number_in(found[0])
+                count += 1
+        return count
 
 
 def _buckets(region: SimulatedRegion) -> Iterator[tuple[BucketKey, Any]]:

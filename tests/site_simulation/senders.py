@@ -41,6 +41,7 @@ class Outgoing(Stream):
 
     def sending(self, data: bytes) -> None:
         self._sender.events.see_peeked(self._sender)
+        self._sender.events.threads.sent(self._sender)
 
     def gave_up(self, why: str) -> None:
         self._sender.events.connection_given_up(self._sender, why)

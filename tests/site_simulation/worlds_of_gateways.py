@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from pywan.config.attributes import SenderAttributes
+from pywan.config.attributes import SenderAttributes, order_of
+from pywan.coordination.actions import Store
 from pywan.coordination.tables import BucketKey
 from pywan.member.sender_roles import SenderRoles, role_name
 
@@ -46,6 +47,8 @@ class Gateways(SiteWorld):
         "events that a site refused",
         "parked events compared",
         "parked events replayed",
+        "puts of threads that left",
+        "puts of threads that wait behind earlier ones",
     )
 
     def _form(self, rng: random.Random) -> None:
@@ -62,7 +65,7 @@ class Gateways(SiteWorld):
                 remote_distributed_system_id=site,
                 parallel=id == PARALLEL,
                 dispatcher_threads=chance.choice([1, 2]),
-                order_policy="key" if id == PARALLEL else chance.choice(["key", "partition"]),
+                order_policy="key" if id == PARALLEL else chance.choice(["key", "partition", "thread", "thread"]),
                 batch_size=chance.choice([1, 3, 100]),
                 batch_time_interval=chance.choice([0, 5, 50]),
                 enable_batch_conflation=chance.random() < 0.2,
@@ -73,6 +76,9 @@ class Gateways(SiteWorld):
         ]
         self.roles = [SenderRoles._region_attributes(each.id) for each in made]
         self.events = Events(self, made)
+        for sender in made:
+            if order_of(sender) == "thread":  # Several dispatchers keep the order of threads, and not that of keys.
+                sender.dispatcher_threads = 1
         hearing, refusing = random.Random(f"{self.seed} filters"), random.Random(f"{self.seed} refusing")
         for sender in made:
             if hearing.random() < 0.6:
@@ -84,6 +90,9 @@ class Gateways(SiteWorld):
             self.events.sites[number] = self.network.nodes[site.name] = site
             if refusing.random() < 0.6:
                 site.refused_key = refusing.choice(self.keys.names)
+
+    def decided(self, store: Store) -> None:
+        self.events.threads.decided(store)
 
     # Members and their senders
 
@@ -127,9 +136,12 @@ class Gateways(SiteWorld):
             *[self._stop_on_one_member, self._pause_sender] * 2,
             *[self._stop_everywhere, self._cut_off, self._pause_site, self._reset_connections, self._shut],
         ]
+        has_threads = any(order_of(each) == "thread" for each in self.events.made)
         self.simulation.run_until(self.simulation.now_us + 300 * MS)
         for _ in range(steps):
-            self.clients_soon(20, 300 * MS)
+            self.clients_soon(10 if has_threads else 20, 300 * MS)
+            for _ in range(rng.randrange(3) if has_threads else 0):
+                self.simulation.after(rng.randrange(300 * MS), self.events.threads.begin)
             if rng.random() < 0.35:
                 self.faults.happen()
             if rng.random() < 0.35:
