@@ -65,9 +65,8 @@ class SiteWorld:
     (`_live`)."""
 
     kind = "faults"
-    must_happen: tuple[
-        str, ...
-    ] = ()  # Statistics that some seeds of this kind have to count. Otherwise it shows nothing.
+    # Statistics that some seeds of this kind have to count. Otherwise it shows nothing.
+    must_happen: tuple[str, ...] = ("times of pieces", "connections that damage ended")
     keys = Keys(2, "abcdefgh")
 
     def __init__(self, seed: int) -> None:
@@ -370,6 +369,10 @@ class SiteWorld:
                 self.restart(member)
         self.note("everything heals")
         self._find_rest()
+        held = [each for each in self.network.damaged if each.ends[0].is_open and each.ends[1].is_open]
+        names = [f"{each.ends[0].node.name} and {each.ends[1].node.name}" for each in held]
+        self.must(not held, f"connections whose bytes were damaged go on: between {', '.join(names)}")
+        self.statistics["connections that damage ended"] += len(self.network.damaged)
         told: list[str] = []
         for _ in range(8):
             self.client(told.append)
