@@ -123,6 +123,22 @@ def test_a_holder_of_events_alone_that_is_silent_for_its_lease_leaves_the_set_an
     assert spare in buckets(site)[0].learning and spare in buckets(site)[0].queue_only
 
 
+def test_a_holder_of_events_alone_that_learns_the_entries_does_not_speak_for_the_copies_of_before():
+    """The primary is silent, and the other copy ends before it hears that it leads alone: nobody who has the entries
+    knows that the primary is out, so the bucket does not begin anew without it."""
+    site = site_of(A, B, C, redundant_copies=1, recovery_delay_ms=0)
+    before = site.bucket()
+    silent, (heir,), (spare,) = before.primary, {*before.copies} - {before.primary}, before.queue_only
+    site.deaf.update((silent, heir))
+    site.pass_time(OVER, heir, spare)
+    assert site.bucket().primary == heir and site.bucket().learning == (spare,)
+    assert silent in site.bucket().unfenced
+    site.core.left(heir, site.now)
+    site.act()
+    site.pass_time(OVER, spare)
+    assert silent in site.bucket().content and site.core.lost_buckets == 0
+
+
 def test_a_primary_that_has_events_alone_is_refused():
     bucket = Bucket(Epoch(1, 1), 1, 0, 1, A, (A, B), queue_only=(A,))
     assert "only its queued events" in bucket.problem()

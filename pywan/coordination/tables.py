@@ -285,13 +285,16 @@ class Bucket:
 
     def with_learner(self, learner: Learner) -> Bucket:
         """The bucket with a member that begins to learn it. One that has only the queued events begins with these
-        again, and is not waited for until it has all: nobody counts on it for the entries."""
+        again, and is not waited for until it has all: nobody counts on it for the entries. It had none in an earlier
+        set either: a decision that it has stored keeps no copy of that set from leading again."""
         member = learner.member
         in_sync = tuple(each for each in self.in_sync if each != member)
+        unfenced = tuple(each for each in self.unfenced if each != member or member not in self.queue_only)
         return replace(
             self,
-            version=self.version + (in_sync != self.in_sync),
+            version=self.version + ((in_sync, unfenced) != (self.in_sync, self.unfenced)),
             in_sync=in_sync,
+            unfenced=unfenced,
             learners=(*(each for each in self.learners if each.member != member), learner),
             queue_only=tuple(each for each in self.queue_only if each != member),
         )

@@ -21,7 +21,9 @@ from site_simulation.kinds import ENOUGH_SEEDS, KINDS, make_world, what_did_not_
 
 def one(kind: str, seed: int) -> tuple[str, dict[str, int], str]:
     """Runs a seed. Returns the kind of its world, what that counted, and what failed; empty: nothing did."""
-    logging.disable()  # What the product says of each fault is no news here.
+    logging.disable(logging.WARNING)  # What the product says of each fault is no news here.
+    log = logging.getLogger("pywan")
+    log.propagate, log.handlers = False, [logging.NullHandler()]
     world, failure = make_world(seed, kind), ""
     try:
         world.run()

@@ -175,6 +175,7 @@ class CoordinatorNode(Node):
                 case Store():
                     self.world.journal.append(action)
                     self.world.watch.decided(action)
+                    self.world.decided(action)
                 case Tell(to, Tables() as message):
                     if message.newest.number > message.since:
                         news.append(to)

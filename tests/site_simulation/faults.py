@@ -34,7 +34,7 @@ class Faults:
                 *[self._kill, self._start_one, self._cut, self._isolate, self._ambush, self._heal, self._hold] * 2,
                 *[self._part, self._sever] * 2,
                 *[self._pause, self._lossy, self._slow, self._leave, self._coordinator, self._file],
-                *[self._coordinator_cut, self._all_again, self._reset],
+                *[self._coordinator_cut, self._all_again, self._reset, self._split, self._damage],
                 *self.of_coordination.all,
                 *[self._of_copies.happen] * 4,
             ]
@@ -186,6 +186,18 @@ class Faults:
         )
         self._world.note(f"loss {self._world.network.loss}, delays up to {self._world.network.slow_us} us")
         self._world.statistics["losses"] += 1
+
+    def _split(self) -> None:
+        """What is sent at once comes in pieces, cut at any point."""
+        self._world.network.splits = self._world.simulation.rng.choice([0.1, 1.0])
+        self._world.note(f"of {self._world.network.splits} of what is sent the bytes come in pieces")
+        self._world.statistics["times of pieces"] += 1
+
+    def _damage(self) -> None:
+        """Some bits change on their way over connections."""
+        self._world.network.to_damage = self._world.simulation.rng.choice([1, 1, 5])
+        self._world.note(f"{self._world.network.to_damage} messages are damaged")
+        self._world.statistics["damaged messages"] += self._world.network.to_damage
 
     def _slow(self) -> None:
         one, other = self._world.simulation.rng.sample([*self._world.members], 2)

@@ -62,6 +62,7 @@ LOOK_US = 5 * MS  # A thread that looks every millisecond looks so often here.
 
 CALL = struct.Struct("<IBBBBIIIHHIIQQQQ")
 ANSWER = struct.Struct("<IBBBBIIIB3xQQ")
+CRC_AT = 12  # In a call.
 CALL_REGION, CALL_GET, CALL_CHANGE = 1, 2, 3
 DONE = 0
 DESTROYED = 2  # The last outcome of a change that did something.
@@ -156,23 +157,33 @@ class Watched:
         self._names: dict[int, str] = {}
         # By the call's id: the region, the bucket, the kind, and when it came.
         self._calls: dict[int, tuple[str, int, int, int]] = {}
+        self._rest = b""  # The beginning of a call that is not whole yet.
 
     def asked(self, data: bytes) -> None:
-        """Notes calls that have come. What arrives at once was sent at once, and is whole."""
-        at = 0
-        while at < len(data):
-            _, kind, _, _, _, length, _, call, region, _, bucket, *_ = CALL.unpack_from(data, at)
+        """Notes calls that have come, as far as they are whole. Nothing is noted behind a damaged one."""
+        at, data = 0, self._rest + data
+        while at + CALL.size <= len(data):
+            _, kind, _, _, _, length, crc, call, region, _, bucket, *_ = CALL.unpack_from(data, at)
+            end = at + CALL.size + length
+            if end + -length % 8 > len(data):
+                break
+            head = data[at : at + CRC_AT] + bytes(4) + data[at + CRC_AT + 4 : end]
+            if _core.crc32c(head, 0) != crc:
+                break
             if kind == CALL_REGION:
-                self._names[region] = data[at + CALL.size : at + CALL.size + length].decode()
+                self._names[region] = data[at + CALL.size : end].decode()
             else:
                 self._calls[call] = self._names[region], bucket, kind, self._member.now_us
-            at += CALL.size + length + -length % 8
+            at = end + -length % 8
+        self._rest = data[at:]
 
     def answers(self, data: bytes) -> None:
         at = 0
         while at < len(data):
             _, _, status, outcome, _, length, _, call, *_ = ANSWER.unpack_from(data, at)
             at += ANSWER.size + length + -length % 8
+            if call not in self._calls:  # It says why the connection ends, and answers nothing.
+                continue
             region, bucket, kind, since_us = self._calls.pop(call)
             self._member.world.watch.waited(self._member, BucketKey(region, bucket), self._member.now_us - since_us)
             if status == DONE:
@@ -207,7 +218,14 @@ class Line:
         self._watched = Watched(member)
         self.here = _core.CallSession(member.regions.get, 0) if end is None else None
         if end is not None:
-            end.receive, end.ended = self.line.receive_data, self.close
+            end.receive, end.ended = self._receive, self.close
+
+    def _receive(self, data: bytes) -> None:
+        try:
+            self.line.receive_data(data)
+        except ProtocolError as error:
+            self.member.world.watch.lane_gave_up(self.member, str(error))
+            self.close()
 
     def move(self) -> bool:
         if self.end is not None and self.end.full_us():

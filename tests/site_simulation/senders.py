@@ -41,6 +41,7 @@ class Outgoing(Stream):
 
     def sending(self, data: bytes) -> None:
         self._sender.events.see_peeked(self._sender)
+        self._sender.events.threads.sent(self._sender)
 
     def gave_up(self, why: str) -> None:
         self._sender.events.connection_given_up(self._sender, why)
@@ -156,6 +157,18 @@ class SimulatedSender(SenderCore):
 
     def _make_dispatchers(self, ends: Ends) -> Dispatchers:
         return SimulatedDispatchers(self, ends)
+
+    def _note_running(self, **what: bool | None) -> bool:
+        if self.queue.running:
+            changes = super()._note_running(**what)
+            if not self.queue.running:
+                self.events.drops.begin(self)
+            return changes
+        self.events.drops.look(self)
+        changes = super()._note_running(**what)
+        if self.queue.running:
+            self.events.drops.end(self)
+        return changes
 
     @property
     def balances(self) -> bool:

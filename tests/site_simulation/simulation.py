@@ -7,6 +7,7 @@ import heapq
 import random
 from collections import deque
 from collections.abc import Callable, Hashable
+from itertools import pairwise
 from typing import Any
 
 import msgpack
@@ -17,6 +18,7 @@ MS = 1000
 RETRANSMITS_US = 60 * MS  # A packet that is lost is sent again after about so long.
 LOOKS_AGAIN_US = 100 * MS  # Bytes that a cut holds back are tried again so often.
 CONNECT_TIMEOUT_US = 300 * MS
+HEAD_BYTES = 16  # Of whatever begins on a connection: no padding is among them.
 
 
 # From one name to another; with a protocol: only of the connections that the first one has opened for it.
@@ -119,10 +121,11 @@ class End:
 
     def send(self, data: bytes) -> None:
         """Sends bytes to the other end, behind all that was sent before."""
-        rate = self._rate()
+        network, rate = self.connection.network, self._rate()
         if rate:
-            self._full_until_us = self.connection.network.simulation.now_us + len(data) * 1_000_000 // rate
-        self.other._expect(data)
+            self._full_until_us = network.simulation.now_us + len(data) * 1_000_000 // rate
+        for piece in network.pieces(self.connection, data):
+            self.other._expect(piece)
 
     def _rate(self) -> int | None:
         """The bytes a second of a slow way; None: it is not slow."""
@@ -225,6 +228,10 @@ class Network:
         self.rates: dict[Way, int] = {}  # Slow ways, in bytes a second.
         self.loss = 0.0
         self.slow_us = 0
+        self.splits = 0.0  # So often what is sent at once comes in pieces.
+        self.to_damage = 0  # So many of the next messages over connections are damaged.
+        # What was damaged, each at a byte that every end looks at: the head of a frame or call.
+        self.damaged: list[Connection] = []
         self.connections: list[Connection] = []
 
     def is_cut(self, one: str, other: str) -> bool:
@@ -235,7 +242,21 @@ class Network:
         self.rejecting.clear()
         self.rates.clear()
         self.held.clear()
-        self.loss, self.slow_us = 0.0, 0
+        self.loss, self.slow_us, self.splits, self.to_damage = 0.0, 0, 0.0, 0
+
+    def pieces(self, connection: Connection, data: bytes) -> list[bytes]:
+        """What becomes of bytes on their way: they come as they are, or cut at any points, or damaged."""
+        rng = self.simulation.rng
+        if self.to_damage and rng.random() < 0.2:
+            self.to_damage -= 1
+            at = rng.choice([rng.randrange(min(len(data), HEAD_BYTES)), rng.randrange(len(data))])
+            data = data[:at] + bytes([data[at] ^ 1 << rng.randrange(8)]) + data[at + 1 :]
+            if at < HEAD_BYTES:
+                self.damaged.append(connection)
+        if not self.splits or rng.random() >= self.splits:
+            return [data]
+        cuts = sorted({0, len(data), *(rng.randrange(len(data)) for _ in range(rng.choice([1, 1, 2, 8])))})
+        return [data[begin:end] for begin, end in pairwise(cuts)]
 
     def delay(self) -> int:
         rng = self.simulation.rng

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 from collections import defaultdict
@@ -16,6 +17,7 @@ from pywan.coordination import agent_session, asked, tables
 from pywan.coordination.actions import Store
 from pywan.coordination.agent_session import Remembered
 from pywan.coordination.tables import Incarnation
+from pywan.errors import PywanError
 
 from .broken import Broken
 from .client import ANSWERED, AT_COPY, FAILED, Client
@@ -44,14 +46,27 @@ def _nobody(_: str) -> None:
     pass
 
 
+class _Errors(logging.Handler):
+    """Hears of errors that the product logs and goes on from. In a simulation nothing raises any but a check that
+    failed, or a fault."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.seen: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and not isinstance(error, PywanError):
+            self.seen.append(f"{record.getMessage()}: {type(error).__name__}: {error}")
+
+
 class SiteWorld:
     """All of it, from one seed. Worlds of a kind of their own change its form (`_form`, `_members_begin`) and its life
     (`_live`)."""
 
     kind = "faults"
-    must_happen: tuple[
-        str, ...
-    ] = ()  # Statistics that some seeds of this kind have to count. Otherwise it shows nothing.
+    # Statistics that some seeds of this kind have to count. Otherwise it shows nothing.
+    must_happen: tuple[str, ...] = ("times of pieces", "connections that damage ended")
     keys = Keys(2, "abcdefgh")
 
     def __init__(self, seed: int) -> None:
@@ -207,6 +222,9 @@ class SiteWorld:
     def creates(self, member: Member, region: SimulatedRegion) -> None:
         """A member has created a region, and is about to tell its site so."""
 
+    def decided(self, store: Store) -> None:
+        """The coordinator has stored decisions."""
+
     def shares(self, member: Member, region: str, tail: WatchedTail, each_tells: bool) -> None:
         """A member begins to share a region. `each_tells`: each member with a copy tells its listeners. Otherwise only
         the primary's member does."""
@@ -232,8 +250,9 @@ class SiteWorld:
 
     def call(
         self, member: Member, region: str, of: str, names: Sequence[str] = OPERATIONS, told: Told = _nobody
-    ) -> None:
-        """One operation of a thread of this member on this key, with one of these names."""
+    ) -> int:
+        """One operation of a thread of this member on this key, with one of these names. Returns the number of the
+        thread, which is the value of what it puts."""
         rng = self.simulation.rng
         name = rng.choice(names)
         history = self.history[region, of]
@@ -249,6 +268,7 @@ class SiteWorld:
             arguments = (0, *arguments[1:])
         name = "replace" if name == "compare" else name
         member.do(lambda: self._begin(member, region, of, name, arguments, thread, told))
+        return thread
 
     def _begin(
         self,
@@ -291,14 +311,19 @@ class SiteWorld:
 
     def run(self, steps: int = 25) -> None:
         pauses = {(module, name): getattr(module, name) for module, name in PAUSES}
-        drawn = os.urandom
+        drawn, log, told = os.urandom, logging.getLogger("pywan"), _Errors()
+        propagates, log.propagate = log.propagate, False
+        log.addHandler(told)
         try:
             # The identities of calls are drawn by it, and a bucket keeps calls in the order of their identities.
             os.urandom = random.Random(f"{self.seed} drawn").randbytes
             for (module, name), pause_us in pauses.items():  # They are shorter, as the lease is.
                 setattr(module, name, pause_us * MEMBER_TIMEOUT_US // tables.MEMBER_TIMEOUT_US)
             self._run(steps)
+            self.must(not told.seen, f"what the product calls back has raised an error: {'; '.join(told.seen[:3])}")
         finally:
+            log.removeHandler(told)
+            log.propagate = propagates
             os.urandom = drawn
             for (module, name), pause_us in pauses.items():
                 setattr(module, name, pause_us)
@@ -344,6 +369,10 @@ class SiteWorld:
                 self.restart(member)
         self.note("everything heals")
         self._find_rest()
+        held = [each for each in self.network.damaged if each.ends[0].is_open and each.ends[1].is_open]
+        names = [f"{each.ends[0].node.name} and {each.ends[1].node.name}" for each in held]
+        self.must(not held, f"connections whose bytes were damaged go on: between {', '.join(names)}")
+        self.statistics["connections that damage ended"] += len(self.network.damaged)
         told: list[str] = []
         for _ in range(8):
             self.client(told.append)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from typing import TYPE_CHECKING, Any
 
-from pywan.config.attributes import SenderAttributes
+from pywan.config.attributes import SenderAttributes, order_of
+from pywan.coordination.actions import Store
 from pywan.coordination.tables import BucketKey
 from pywan.member.sender_roles import SenderRoles, role_name
 
@@ -34,6 +35,9 @@ class Gateways(SiteWorld):
         "answered changes that came",
         "queues compared",
         "serial senders stopped on one member",
+        "senders stopped everywhere",
+        "events dropped where no sender ran",
+        "newest changes that were dropped",
         "remote sites cut off",
         "remote sites that paused",
         "events repeated",
@@ -43,6 +47,8 @@ class Gateways(SiteWorld):
         "events that a site refused",
         "parked events compared",
         "parked events replayed",
+        "puts of threads that left",
+        "puts of threads that wait behind earlier ones",
     )
 
     def _form(self, rng: random.Random) -> None:
@@ -59,7 +65,7 @@ class Gateways(SiteWorld):
                 remote_distributed_system_id=site,
                 parallel=id == PARALLEL,
                 dispatcher_threads=chance.choice([1, 2]),
-                order_policy="key" if id == PARALLEL else chance.choice(["key", "partition"]),
+                order_policy="key" if id == PARALLEL else chance.choice(["key", "partition", "thread", "thread"]),
                 batch_size=chance.choice([1, 3, 100]),
                 batch_time_interval=chance.choice([0, 5, 50]),
                 enable_batch_conflation=chance.random() < 0.2,
@@ -70,6 +76,9 @@ class Gateways(SiteWorld):
         ]
         self.roles = [SenderRoles._region_attributes(each.id) for each in made]
         self.events = Events(self, made)
+        for sender in made:
+            if order_of(sender) == "thread":  # Several dispatchers keep the order of threads, and not that of keys.
+                sender.dispatcher_threads = 1
         hearing, refusing = random.Random(f"{self.seed} filters"), random.Random(f"{self.seed} refusing")
         for sender in made:
             if hearing.random() < 0.6:
@@ -81,6 +90,9 @@ class Gateways(SiteWorld):
             self.events.sites[number] = self.network.nodes[site.name] = site
             if refusing.random() < 0.6:
                 site.refused_key = refusing.choice(self.keys.names)
+
+    def decided(self, store: Store) -> None:
+        self.events.threads.decided(store)
 
     # Members and their senders
 
@@ -122,11 +134,14 @@ class Gateways(SiteWorld):
         rng = self.simulation.rng
         doings: list[Callable[[], object]] = [
             *[self._stop_on_one_member, self._pause_sender] * 2,
-            *[self._cut_off, self._pause_site, self._reset_connections, self._shut],
+            *[self._stop_everywhere, self._cut_off, self._pause_site, self._reset_connections, self._shut],
         ]
+        has_threads = any(order_of(each) == "thread" for each in self.events.made)
         self.simulation.run_until(self.simulation.now_us + 300 * MS)
         for _ in range(steps):
-            self.clients_soon(20, 300 * MS)
+            self.clients_soon(10 if has_threads else 20, 300 * MS)
+            for _ in range(rng.randrange(3) if has_threads else 0):
+                self.simulation.after(rng.randrange(300 * MS), self.events.threads.begin)
             if rng.random() < 0.35:
                 self.faults.happen()
             if rng.random() < 0.35:
@@ -218,6 +233,19 @@ class Gateways(SiteWorld):
         self.statistics["serial senders stopped on one member"] += 1
         each.member.do(each.stop)
         each.member.later(self.simulation.rng.choice([100, 500, 2000]) * MS, each.start)
+
+    def _stop_everywhere(self) -> None:
+        """A sender is stopped on all members, one soon after the other, and started again. What is queued stays, and
+        changes that are made meanwhile are dropped."""
+        rng = self.simulation.rng
+        made, hold_us = rng.choice(self.events.made), rng.choice([50, 300, 1000]) * MS
+        self.note(f"{made.id} is stopped everywhere for {hold_us} us")
+        self.statistics["senders stopped everywhere"] += 1
+        self.clients_soon(12, hold_us)
+        for each in self._senders():
+            if each.id == made.id:
+                each.member.later(rng.randrange(20 * MS), each.stop)
+                each.member.later(hold_us + rng.randrange(20 * MS), each.start)
 
     def _pause_sender(self) -> None:
         there = self._senders()
