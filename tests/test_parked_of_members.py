@@ -220,7 +220,7 @@ def test_withheld_events_outlive_their_member_too(tmp_path, parallel, region):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("parallel", [True, False])
 def test_no_parked_event_is_lost_over_kills(tmp_path, parallel, rounds):
     sender = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": parallel}
