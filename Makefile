@@ -5,7 +5,7 @@
 #   make lint      formatting, ruff, types, clang-tidy, spelling, and the links of the documents
 #   make test      the tests, in parallel                             (ARGS="-k queue" WORKERS=2 ...)
 #   make test-quick  the tests without Spark, processes and long waits
-#   make test-long the tests that `make test` leaves out, as they take long
+#   make test-long the tests that `make test` leaves out, as they take long, but for those of `make nightly`
 #                  (each of the three with AGAIN=1: what failed runs once more, alone; what passes then fails nothing)
 #   make bench     the benchmarks, as ratios measured in one run      (ARGS="--quick", or "--smallest": whether each works)
 #   make ctest     the C primitives' own test programs, and two seconds of each fuzzer
@@ -25,7 +25,9 @@
 #   make churn    a site of three members under full load, and a fourth one that comes and goes  (MINUTES=30)
 #   make crash-sink  a table behind a queue: member and database killed with kill -9  (ARGS="--rounds 200 --database sqlite" ...)
 #   make kafka-broker  fetches a broker of Kafka for tests, into build/kafka   (needs Maven and Java 17)
-#   make campaign  the random campaigns one after another, each for CAMPAIGN_SECONDS=600, or as many rounds or seeds
+#   make nightly   all that is random or takes long, with fresh seeds, and a line in docs/testing.md  (NIGHTLY_MINUTES=10 ...)
+#   make fresh-seeds  two minutes of both simulators with fresh seeds; a failure goes to build/unsteady
+#   make unsteady  adds what failed in a run of CI, and did not end it, to tests/unsteady.txt  (FROM=output-of-the-run)
 #   make sanitize  the C tests, and the extension's tests, under ASan and UBSan; then make tsan
 #   make sanitize-quick  the C tests under ASan and UBSan; the C primitives under ThreadSanitizer
 #   make tsan      the C primitives shared between threads, and tests/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
@@ -37,7 +39,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo lint tidy test test-quick test-long campaign sanitize-quick bench ctest fuzz fuzz-core fuzz-python fuzz-coordination libfuzzer simulate simulate-site mutants mutants-quick crash crash-site crash-wan attack churn crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint tidy test test-quick test-long nightly fresh-seeds unsteady sanitize-quick bench ctest fuzz fuzz-core fuzz-python fuzz-coordination libfuzzer simulate simulate-site mutants mutants-quick crash crash-site crash-wan attack churn crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -64,7 +66,7 @@ STAMP := $(VENV)/.stamp
 SOURCES   := $(wildcard csrc/*/* pywan/_core/*.pxd pywan/_core/*/*.pyx pywan/_core/*/*.pxd)
 SANITIZERS ?= address,undefined
 CORES    := $(shell nproc)
-CAMPAIGN_SECONDS ?= 600
+NIGHTLY_MINUTES ?= 120
 # Processes that run tests at the same time. Many tests wait for sockets, disks and timers, so more than the cores pay.
 WORKERS  ?= $(if $(ARGS),1,4)
 # Tests wait for thousands of syncs. In memory, where there is enough of it, a sync takes no time.
@@ -174,7 +176,7 @@ test-quick: build
 	$(PYTEST) -m "not long and not whole" $(ARGS)
 
 test-long: build
-	$(PYTEST) -m long $(ARGS)
+	$(PYTEST) -m "long and not nightly" $(ARGS)
 
 bench: build
 	$(PY) bench/run.py $(ARGS)
@@ -225,14 +227,14 @@ crash-sink: build
 kafka-broker:
 	mvn -q -B -f tests/kafka_broker.xml dependency:copy-dependencies -DoutputDirectory=$(CURDIR)/build/kafka
 
-campaign: build
-	$(MAKE) --no-print-directory fuzz libfuzzer fuzz-core fuzz-python fuzz-coordination FUZZ_SECONDS=$(CAMPAIGN_SECONDS)
-	$(MAKE) --no-print-directory simulate ARGS="--seeds $(CAMPAIGN_SECONDS) --jobs $(CORES)"
-	$(MAKE) --no-print-directory crash ARGS="--rounds $(CAMPAIGN_SECONDS)"
-	$(MAKE) --no-print-directory crash-site ARGS="--rounds $(CAMPAIGN_SECONDS)"
-	$(MAKE) --no-print-directory crash-wan ARGS="--rounds $(CAMPAIGN_SECONDS)"
-	$(MAKE) --no-print-directory crash-sink ARGS="--rounds $(CAMPAIGN_SECONDS)"
-	EVERY_CALL=1 CONFIGURATION_SEEDS=1-$(CAMPAIGN_SECONDS) $(PYTEST) --timeout 3600 -o faulthandler_timeout=3700 -k "every_call or configuration_model"
+nightly: build
+	$(PY) tests/nightly.py --minutes $(NIGHTLY_MINUTES) $(ARGS)
+
+fresh-seeds: build
+	$(PY) tests/nightly.py --minutes 2 --parts simulator,site-simulation --unsteady $(UNSTEADY)
+
+unsteady: | $(VENV)/bin/python
+	$(PY) tests/again.py --keep $(or $(FROM),$(UNSTEADY))
 
 # The extension is built a second time beside the normal one, and its tests run with the sanitizer's library loaded first.
 sanitized: build

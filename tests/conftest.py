@@ -1,9 +1,11 @@
 """Owns what tests share: sites on this machine, and the one Spark session of a run."""
 
 import os
+import random
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,17 +78,36 @@ QUICK = {
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--begin-until",
+        type=int,
+        help="tests that have not begun by then (seconds since 1970) are skipped, and they come in any order",
+    )
+
+
 def pytest_configure() -> None:
     """A shell has the commands that it runs in the background ignore Ctrl-C, and so their children. Tests send it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks the modules that are not quick. They come first, so that no worker ends with one of their tests alone."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Marks the modules that are not quick. They come first, so that no worker ends with one of their tests alone. What
+    only `make nightly` runs is long too.
+    """
     for item in items:
+        if item.get_closest_marker("nightly"):
+            item.add_marker(pytest.mark.long)
         if item.path.stem not in QUICK:
             item.add_marker(pytest.mark.whole)
     items.sort(key=lambda item: item.path.stem in QUICK)
+    if (until := config.getoption("begin_until")) is not None:
+        random.Random(until).shuffle(items)  # The same order in each worker.
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if time.time() > (item.config.getoption("begin_until") or float("inf")):
+        pytest.skip("there is no time")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import os
 import subprocess
 import sys
@@ -46,6 +47,7 @@ def pytest_sessionfinish(session):
 """
 
 
+TODAY = f"{datetime.date.today()}"
 WORKERS = ["-p", "xdist.plugin", "-n", "2"]
 
 
@@ -63,6 +65,15 @@ class Suite:
 
     def say(self) -> str:
         return self._call("--say", str(self.file))[1]
+
+    def unsteady(self) -> list[str]:
+        """The tests that the last lines name."""
+        return [each.name for each in again.read(self.say().partition("has this output:\n")[2].replace(again.MARK, ""))]
+
+    def keep(self, file: Path) -> str:
+        """The list after what is in a file was added to it."""
+        self._call("--keep", str(file), str(self.folder / "list"))
+        return (self.folder / "list").read_text()
 
     def _call(self, *arguments: str) -> tuple[int, str]:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
@@ -97,27 +108,26 @@ def test_a_test_that_fails_once_stops_nobody_and_is_named_with_its_first_failure
     assert suite.run(*workers, test_a=GOOD, test_b=ONCE)[0] == 0
     said = suite.say()
     assert "it is the first time" in said
-    assert said.splitlines()[-1] == "unsteady: 1 test failed once and passed alone: test_b.py::test_once"
+    assert said.splitlines()[-1] == f"unsteady | test_b.py::test_once | {TODAY} | AssertionError: it is the first time"
 
 
 def test_the_list_has_the_tests_of_all_runs(suite):
     suite.run(test_b=ONCE)
     (suite.folder / "been").unlink()
     suite.run("test_c.py", test_c=ONCE)
-    last = suite.say().splitlines()[-1]
-    assert last == "unsteady: 2 tests failed once and passed alone: test_b.py::test_once, test_c.py::test_once"
+    assert suite.unsteady() == ["test_b.py::test_once", "test_c.py::test_once"]
 
 
 def test_a_test_that_fails_twice_stops(suite, workers):
     status, output = suite.run(*workers, test_a=GOOD, test_b=ONCE, test_c=BAD)
     assert status == 1
     assert "test_c.py::test_bad runs once more" in output
-    assert suite.say().splitlines()[-1].endswith("alone: test_b.py::test_once")
+    assert suite.unsteady() == ["test_b.py::test_once"]
 
 
 def test_a_test_that_ends_its_worker_once_is_named(suite):
     assert suite.run(*WORKERS, test_a=GOOD, test_b=ENDS_ONCE)[0] == 0
-    assert suite.say().splitlines()[-1].endswith("alone: test_b.py::test_ends_once")
+    assert suite.unsteady() == ["test_b.py::test_ends_once"]
 
 
 @pytest.mark.parametrize(
@@ -151,3 +161,30 @@ def test_no_test_runs_again_if_many_fail(suite):
 
 def test_no_tests_at_all_stop(suite):
     assert suite.run()[0] == pytest.ExitCode.NO_TESTS_COLLECTED
+
+
+def test_what_is_unsteady_is_kept_with_each_day_on_which_it_failed(suite):
+    (suite.folder / "list").write_text(
+        "# a comment\ntest_b.py::test_once | 2026-01-02 | KeyError: 1\nother | 2026-01-03 | x\n"
+    )
+    suite.run(test_b=ONCE)
+    assert suite.keep(suite.file) == (
+        f"# a comment\ntest_b.py::test_once | 2026-01-02 {TODAY} | AssertionError: it is the first time\n"
+        "other | 2026-01-03 | x\n"
+    )
+
+
+def test_what_failed_three_times_is_there_too_often(suite):
+    for times in (1, 2, 3):
+        (suite.folder / "been").unlink(missing_ok=True)
+        suite.file.unlink(missing_ok=True)
+        suite.run(test_b=ONCE)
+        (kept,) = again.read(suite.keep(suite.file))
+        assert bool(again.too_often([kept])) == (times == 3)
+
+
+def test_the_output_of_a_run_keeps_what_its_file_does(suite):
+    suite.run(test_b=ONCE)
+    output = suite.folder / "output"
+    output.write_text(f"=== all: 3 s\n{suite.say()}")
+    assert suite.keep(output) == f"test_b.py::test_once | {TODAY} | AssertionError: it is the first time\n"

@@ -62,7 +62,7 @@ def test_each_copy_of_an_event_hears_once_that_it_is_acknowledged(tmp_path, regi
 
 
 @pytest.mark.whole
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_filter_on_several_members_leaves_what_it_lets_through(tmp_path):
     filters = ["wan_site:FourOfFive"]
     with sites(tmp_path, PARTITION, members=("a", "b", "c", "d"), parallel=True, gateway_event_filters=filters) as both:
@@ -92,7 +92,7 @@ def test_both_other_copies_conflate_as_the_primary_does(tmp_path):
 
 
 @pytest.mark.whole
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_thousand_events_in_batches_of_ten_are_counted_at_the_primary(tmp_path):
     with sites(tmp_path, REPLICATE, batch_size=10, dispatcher_threads=1) as both:
         pause_all(both)
@@ -158,7 +158,7 @@ def test_the_size_of_what_a_member_holds_for_others_is_true_after_a_restart_and_
 
 
 @pytest.mark.whole
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_sender_that_is_destroyed_on_one_member_is_gone_there_only(tmp_path):
     with WanSite(tmp_path, 1, regions=[]) as ny:
         for name in ("a", "b"):

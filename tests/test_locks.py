@@ -32,7 +32,7 @@ def test_operations_meet_a_command_and_go_on(kind, command):
     meet(kind, command, 1)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize(("kind", "command"), PAIRS)
 def test_an_operation_meets_a_command_fifty_times_and_goes_on(kind, command, operation):

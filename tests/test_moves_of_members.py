@@ -93,7 +93,7 @@ def test_C_077_no_event_is_lost_when_colocated_buckets_move_while_all_members_pu
 
 
 @pytest.mark.whole
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_bucket_takes_the_events_that_wait_along(tmp_path):
     """No member sends while the bucket moves twice. The members that had it first send none of its events."""
     with sites(tmp_path, "abcd") as (ny, remote):

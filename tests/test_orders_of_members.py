@@ -70,7 +70,7 @@ def heard_by_leaders(both: Sites, count: int) -> Heard:
 
 
 @pytest.mark.whole
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("order_policy", ["key", "thread", "partition"])
 def test_C_026_five_dispatchers_keep_the_order_of_each_key_that_many_members_put_over_a_death(tmp_path, order_policy):
     with sites(
@@ -102,7 +102,7 @@ def by_thread(heard: Iterable[list[Any]]) -> dict[str, list[int]]:
 
 
 @pytest.mark.whole
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.parametrize("region", [pytest.param(REPLICATE, id="RR"), pytest.param(PARTITION, id="PR")])
 @pytest.mark.parametrize("dispatcher_threads", [1, 3])
 def test_C_026_what_one_thread_puts_under_many_keys_is_applied_in_its_order_over_the_death_of_the_primary(

@@ -257,7 +257,7 @@ def test_a_withheld_event_of_a_put_in_doubt_is_parked_where_the_put_counts(tmp_p
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("parallel", [True, False])
 def test_no_parked_event_is_lost_over_kills(tmp_path, parallel, rounds):
     sender = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": parallel}

@@ -69,8 +69,8 @@ def finish(ny: WanSite, ln: WanSite, content: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("members", "accessors"),
     [
-        pytest.param(("a", "b"), (), marks=pytest.mark.long),
-        pytest.param(("a", "b", "c"), (), marks=pytest.mark.long),
+        pytest.param(("a", "b"), (), marks=pytest.mark.nightly),
+        pytest.param(("a", "b", "c"), (), marks=pytest.mark.nightly),
         (("a", "b"), ("b",)),
     ],
     ids=["2", "3", "accessor"],

@@ -138,7 +138,7 @@ def test_nothing_is_lost_when_a_member_is_killed_amid_puts(tmp_path, parallel, r
         both.balance()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.whole
 @pytest.mark.parametrize(("parallel", "region"), WAYS)
 def test_nothing_is_lost_when_one_of_two_remote_members_is_killed_amid_puts(tmp_path, parallel, region):
@@ -159,7 +159,7 @@ def test_nothing_is_lost_when_one_of_two_remote_members_is_killed_amid_puts(tmp_
             assert each.ask("content", "data") == put, name
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.whole
 @pytest.mark.parametrize(("parallel", "region"), WAYS)
 def test_what_waits_in_the_queue_of_a_member_that_dies_leaves_from_another(tmp_path, parallel, region):
@@ -395,7 +395,7 @@ def test_a_member_that_holds_events_for_another_one_says_that_it_waits_for_that(
         assert other.sender("ln", "lag")["cause"] == "none"
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.whole
 def test_a_member_without_entries_sends_nothing_and_its_sender_starts_without_an_error(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True, manual_start=True) as both:
@@ -428,7 +428,7 @@ def test_senders_stop_on_all_members_at_once_under_load_while_their_sizes_are_re
         both.balance()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.whole
 def test_updates_that_take_each_others_place_do_so_at_the_copies_too(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True, enable_batch_conflation=True) as both:
@@ -472,7 +472,7 @@ def test_a_sender_is_created_alike_on_all_members(tmp_path):
             ny.start_member("c", senders=[made])
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.whole
 def test_queues_are_cleaned_everywhere_at_once(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True) as both:
@@ -501,7 +501,7 @@ def test_a_filter_is_asked_once_at_the_member_that_leads_the_key(tmp_path):
         assert both.ny.sum_of("ln", "events_filtered") == 500
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.whole
 @pytest.mark.parametrize(("parallel", "region"), WAYS)
 @pytest.mark.parametrize(("once", "calls"), [(False, 2000), (True, 1000)])
@@ -597,7 +597,7 @@ def test_the_sizes_of_a_parallel_sender_by_member_sum_to_what_was_put(tmp_path):
         assert both.ny.sum_of("ln", "event_queue_size") == 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.whole
 def test_what_copies_hold_is_what_their_primaries_hold_over_a_restart_and_a_new_primary(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True) as both:
@@ -621,7 +621,7 @@ def test_what_copies_hold_is_what_their_primaries_hold_over_a_restart_and_a_new_
         both.wait_empty()
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.whole
 def test_a_sender_that_is_destroyed_on_one_member_is_gone_there_alone(tmp_path):
     with WanSite(tmp_path, 1, regions=[]) as ny:

@@ -222,7 +222,7 @@ def test_a_receiver_stays_that_works_long_on_an_event_or_is_the_only_one(sites, 
 
 
 @KINDS
-@pytest.mark.long
+@pytest.mark.nightly
 def test_nothing_is_lost_repeated_or_overtaken_while_connections_move(sites, parallel):
     """Two more receivers come, one after the other, while events flow. There are always some on their way."""
     sites.start("one", takes_s=SLOW_S)
@@ -340,7 +340,7 @@ def quick_to_give_up(monkeypatch):
     monkeypatch.setattr(config, "MIN_SOCKET_READ_TIMEOUT_MS", 300)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_behind_one_port_each_dispatcher_may_be_at_another_receiver_which_lives_by_itself(sites, quick_to_give_up):
     """Each of them hears pings often enough. One that hangs is left, and the connections to the other one stay."""
     one, two = sites.start_behind_proxy("one", "two", maximum_time_between_pings=600)
@@ -391,7 +391,7 @@ def test_the_second_attempt_is_enough_if_it_meets_the_right_receiver(sites):
     assert sites.proxy.statistics()["accepted"] == 3
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_a_dispatcher_that_never_meets_the_right_receiver_says_so_after_ten_attempts(sites, caplog):
     """It tries again later, and the events of the others flow."""
     sites.start_behind_proxy("one", "two")

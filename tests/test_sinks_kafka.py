@@ -200,7 +200,7 @@ def test_a_real_broker_has_every_message_in_order(broker):
         assert numbers == [n for n in range(1, 201) if n % 7 == k]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_over_kill_9_of_a_real_broker_a_consumer_that_heeds_the_headers_has_each_event_once_and_in_order(broker):
     with contextlib.closing(LocalSite("ny", 1)) as site:
         cache = site.start_member()

@@ -127,7 +127,7 @@ def test_all_members_have_what_another_site_sends_to_one_of_them(ln: Site, count
         assert counts["conflicts_lost"] <= source.sent_again and counts["exceptions_occurred"] == 0
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.whole
 @pytest.mark.parametrize("victim", ["receiver", "other"])
 def test_a_member_that_is_killed_while_events_come_costs_none(ln: Site, victim: str) -> None:
@@ -163,7 +163,7 @@ def test_a_member_that_is_killed_while_events_come_costs_none(ln: Site, victim: 
         assert_equal(source, left)
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 @pytest.mark.whole
 def test_a_copy_that_stands_still_holds_the_acknowledgement_back(ln: Site) -> None:
     one, two = start(ln, "one", "two", receivers=1)

@@ -33,15 +33,6 @@ def use(cache: pywan.Cache) -> None:
 """
 
 
-@pytest.mark.long  # `make lint` does the same.
-def test_the_package_is_typed_all_through():
-    """`mypy --strict`, as pyproject.toml says it."""
-    pytest.importorskip("mypy")
-    root = Path(__file__).parent.parent
-    done = subprocess.run([sys.executable, "-m", "mypy"], cwd=root, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout
-
-
 def test_a_wrong_attribute_is_found_before_the_program_runs(tmp_path):
     pytest.importorskip("mypy")
     (tmp_path / "program.py").write_text(PROGRAM)
