@@ -469,6 +469,29 @@ def test_who_has_shown_right_credentials_has_places_of_its_own():
         thread.join(10)
 
 
+def test_credentials_that_were_right_are_looked_at_again_after_a_while():
+    clock, passwords = [0.0], {"reader": "p"}
+
+    class Book:
+        def authenticate(self, credentials):
+            if passwords.get(credentials.user) != credentials.password:
+                raise AuthenticationError("another password")
+            return credentials.user
+
+        def authorize(self, principal, permission):
+            return True
+
+    guard = guards.Guard(Book(), clock=lambda: clock[0])
+    shown = guards.Credentials("reader", "p")
+    assert guard.authenticate(shown, "a", "a:1") == "reader"
+    passwords["reader"] = "another one"
+    clock[0] += guards.RIGHT_S - 1
+    assert guard.authenticate(shown, "a", "a:1") == "reader"
+    clock[0] += 2
+    with pytest.raises(AuthenticationError, match=r"^refused: these credentials"):
+        guard.authenticate(shown, "a", "a:1")
+
+
 def test_tries_take_no_memory_of_each_thread():
     """Each costs 16 MiB while it is looked at, and only in two threads."""
     program = """

@@ -55,18 +55,20 @@ def run_choice(choice: Choice, root: Path, *, first_only: bool = False) -> tuple
     beside += [(world, world_command(world, seeds)) for world, seeds in sorted(choice.worlds.items())]
     with tempfile.TemporaryDirectory(prefix="pywan-changed-") as folder:
         steps = [Step("tests", _pytest(choice, first_only), root, Path(folder))] if choice.tests else []
-        while beside or steps:
-            if beside and not any(step.name != "tests" for step in steps):
-                steps.append(Step(*beside.pop(0), root, Path(folder)))
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                steps[-1].process.wait(timeout=0.1 if len(steps) > 1 else None)
-            ended = [step for step in steps if step.process.poll() is not None]
-            steps = [step for step in steps if step not in ended]
-            failures += [failure for step in ended if (failure := step.end())]
-            if failures and first_only:
-                for step in steps:
-                    step.stop()
-                break
+        try:
+            while beside or steps:
+                if beside and not any(step.name != "tests" for step in steps):
+                    steps.append(Step(*beside.pop(0), root, Path(folder)))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    steps[-1].process.wait(timeout=0.1 if len(steps) > 1 else None)
+                ended = [step for step in steps if step.process.poll() is not None]
+                steps = [step for step in steps if step not in ended]
+                failures += [failure for step in ended if (failure := step.end())]
+                if failures and first_only:
+                    break
+        finally:
+            for step in steps:  # Also after Ctrl-C, which does not reach them.
+                step.stop()
     return failures, time.monotonic() - started
 
 
