@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from typing import IO
 
 from .rules import WORKERS, Choice
 
+STEP_LIMIT_S = 600  # A step that takes so long finds no end: a world, say, in which nobody gets on.
 C_PROGRAMS = ("plain/tests", "plain/test_threads")
 
 
@@ -60,8 +62,8 @@ def run_choice(choice: Choice, root: Path, *, first_only: bool = False) -> tuple
                 if beside and not any(step.name != "tests" for step in steps):
                     steps.append(Step(*beside.pop(0), root, Path(folder)))
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    steps[-1].process.wait(timeout=0.1 if len(steps) > 1 else None)
-                ended = [step for step in steps if step.process.poll() is not None]
+                    steps[-1].process.wait(timeout=0.1)
+                ended = [step for step in steps if step.has_ended()]
                 steps = [step for step in steps if step not in ended]
                 failures += [failure for step in ended if (failure := step.end())]
                 if failures and first_only:
@@ -87,6 +89,13 @@ class Step:
             command, cwd=root, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
         )
 
+    def has_ended(self) -> bool:
+        """Whether it has ended by itself, or was ended as its limit is over."""
+        if self.process.poll() is None and time.monotonic() - self._started > STEP_LIMIT_S:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        return self.process.poll() is not None
+
     def end(self) -> Failure | None:
         """Shows what the command said: the end if it succeeded, else all. Returns what failed."""
         self._output.seek(0)
@@ -98,7 +107,7 @@ class Step:
         return self._failure(told) if status else None
 
     def stop(self) -> None:
-        os.killpg(self.process.pid, 9)
+        os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
         self._output.close()
 
