@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import signal
 import sys
 from pathlib import Path
 
@@ -31,12 +33,13 @@ def main() -> int:
     if options.take_seconds:
         return take_seconds()
     if options.try_mutants:
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         sys.path.insert(0, str(ROOT / "tests"))
         from changed.mutants import try_all
 
         return try_all(options.files)
     try:
-        files = options.files or changed_files(ROOT, options.base)
+        files = [os.path.relpath(file, ROOT) for file in options.files] or changed_files(ROOT, options.base)
     except UnknownBase as error:
         parser.error(str(error))
     tree = Tree()
@@ -44,6 +47,7 @@ def main() -> int:
     say(tree, choice, files)
     if options.list:
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # So that nothing is left behind.
     failures, took_s = run_choice(choice, ROOT)
     for failure in failures:
         print(f"failed: {failure.what}")
