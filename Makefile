@@ -4,6 +4,7 @@
 #   make demo      three sites on this machine, fed by Spark          (ARGS="--events 100000 --topology chain" ...)
 #   make lint      formatting, ruff, types, clang-tidy, spelling, and the links of the documents
 #   make test      the tests, in parallel                             (ARGS="-k queue" WORKERS=2 ...)
+#   make test-changed  the tests, C tests and simulated worlds that see what differs from main  (BASE=rev, or ARGS="csrc/store/wan_queue.c")
 #   make test-quick  the tests without Spark, processes and long waits
 #   make test-long the tests that `make test` leaves out, as they take long, but for those of `make nightly`
 #                  (each of the three with AGAIN=1: what failed runs once more, alone; what passes then fails nothing)
@@ -39,7 +40,7 @@
 SHELL      := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: help demo lint tidy test test-quick test-long nightly fresh-seeds unsteady sanitize-quick bench ctest fuzz fuzz-core fuzz-python fuzz-coordination libfuzzer simulate simulate-site mutants mutants-quick crash crash-site crash-wan attack churn crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
+.PHONY: help demo lint tidy test test-changed test-quick test-long nightly fresh-seeds unsteady sanitize-quick bench ctest fuzz fuzz-core fuzz-python fuzz-coordination libfuzzer simulate simulate-site mutants mutants-quick crash crash-site crash-wan attack churn crash-sink kafka-broker sanitize sanitized tsan tables docs wheel install build clean
 
 # Only used to make .venv; needs Python 3.11 or newer with the venv module.
 PYTHON ?= python3
@@ -171,6 +172,9 @@ test: build
 	@mkdir -p build; $(MAKE) --no-print-directory ctest CORES=1 > build/ctest.log 2>&1 & ctest=$$!; status=0; \
 	  $(PYTEST) $(or $(ARGS),-m "not long") || status=$$?; \
 	  wait $$ctest && echo "the C tests and fuzzers passed (build/ctest.log)" || { cat build/ctest.log; status=1; }; exit $$status
+
+test-changed: build
+	PYTHONDONTWRITEBYTECODE= $(if $(TEST_TMP),TMPDIR=$(TEST_TMP)) $(PY) -m tests.changed $(if $(BASE),--base $(BASE)) $(ARGS)
 
 test-quick: build
 	$(PYTEST) -m "not long and not whole" $(ARGS)

@@ -1,11 +1,13 @@
 """Owns what tests share: sites on this machine, and the one Spark session of a run."""
 
+import json
 import os
 import random
 import signal
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +86,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         help="tests that have not begun by then (seconds since 1970) are skipped, and they come in any order",
     )
+
+
+# How long the tests of each file took. A run of all tests leaves it here (tests/changed/rules.py uses it).
+MEASURED = Path(__file__).resolve().parent.parent / "build/test-seconds.json"
+seconds = Counter[str]()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    seconds[Path(report.nodeid.partition("::")[0]).stem] += report.duration
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Only the process that has the reports of all workers writes them, and only of a run in which no test was left
+    out."""
+    option = session.config.option
+    if hasattr(session.config, "workerinput") or option.keyword or option.markexpr != "not long":
+        return
+    if any(Path(argument).resolve() == MEASURED.parent.parent / "tests" for argument in session.config.args):
+        MEASURED.parent.mkdir(exist_ok=True)
+        MEASURED.write_text(json.dumps({name: round(took, 1) for name, took in sorted(seconds.items())}, indent=0))
 
 
 def pytest_configure() -> None:

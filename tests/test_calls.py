@@ -684,6 +684,18 @@ def test_ctrl_c_ends_a_call_that_waits(link: Link) -> None:
     eventually(lambda: link.route.read("k") and line.on_their_way == 0)
 
 
+def test_a_member_that_has_left_is_not_called_again_and_its_connection_is_closed(pair: Pair) -> None:
+    assert pair.put("k", 1) == "created"
+    pool, place = pair.near.pool, pair.far.as_primary[1:]
+    line = pool.line(pair.far.me, place, 0, time.monotonic() + LIMIT_S)
+    pool.keep_only([pair.near.me])
+    assert line.is_broken and pool.connections == 0
+    with pytest.raises(ConnectivityError, match="member far has left the site"):
+        pool.line(pair.far.me, place, 0, time.monotonic() + LIMIT_S)
+    pool.prepare({pair.far.me: place})
+    assert pool.connections == 0
+
+
 def test_a_member_that_calls_connects_to_a_later_primary_before_it_calls_that(pair: Pair) -> None:
     third = Member("third")
     third.knows(pair.near.me)
