@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #define INODES_MAX 4096
-#define BYTES_MAX (1 << 20) /* What is larger is a log. */
+#define BYTES_MAX  (1 << 20) /* What is larger is a log. */
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static struct {
@@ -67,10 +67,8 @@ static int note(int file)
         snprintf(fresh, sizeof fresh, "%s/new", noted);
         FILE *to = fopen(fresh, "we");
         if (!to) abort();
-        if (S_ISDIR(state.st_mode))
-            note_names(again, to);
-        else
-            note_bytes(again, state.st_size, to);
+        if (S_ISDIR(state.st_mode)) note_names(again, to);
+        else note_bytes(again, state.st_size, to);
         fclose(to);
         if (renameat(AT_FDCWD, fresh, AT_FDCWD, whole) < 0) abort();
     }
@@ -90,8 +88,8 @@ static int is_synced(int file, ino_t inode, off_t bytes)
     int same = 0, copy = open(noted, O_RDONLY | O_CLOEXEC);
     char *one = malloc((size_t)bytes + 1), *other = malloc((size_t)bytes + 1);
     if (copy >= 0)
-        same = pread(file, one, (size_t)bytes, 0) == bytes && read(copy, other, (size_t)bytes + 1) == bytes &&
-               !memcmp(one, other, (size_t)bytes);
+        same = pread(file, one, (size_t)bytes, 0) == bytes && read(copy, other, (size_t)bytes + 1) == bytes
+               && !memcmp(one, other, (size_t)bytes);
     if (copy >= 0) close(copy);
     free(one);
     free(other);
