@@ -17,7 +17,8 @@ from pywan.errors import BatchError, ConnectivityError
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import LIMIT_S, eventually
 from shared_site import Call, SharedSite
-from test_shelved_calls import ELSEWHERE, IN_DOUBT, SECOND, Served, served
+from test_event_calls import event
+from test_shelved_calls import DONE, ELSEWHERE, IN_DOUBT, SECOND, Served, served
 
 __all__ = ["served"]
 
@@ -106,9 +107,9 @@ def test_calls_that_callbacks_make_end_with_the_call_that_they_are_part_of() -> 
         def through(
             operation: int, key: Any, value: Any, argument: Any, *more: Any, call: Any = None, **named: Any
         ) -> Any:
-            time.sleep(TIMEOUT_S / 2)
-            with pytest.raises(ConnectivityError):
-                core.get("other")
+            for _ in range(5):
+                with pytest.raises(ConnectivityError):
+                    core.get("other")
             origin = 1, b"", core.next_event_id(), False, 0, call
             return core.change(operation, key, value, argument, (), None, origin)
 
@@ -117,6 +118,39 @@ def test_calls_that_callbacks_make_end_with_the_call_that_they_are_part_of() -> 
         core.set_callback_path(through)
         for caller in site.cores:
             assert took_s(lambda caller=caller: caller.put("k", 1)) <= TIMEOUT_S + SLACK_S
+
+
+class Callbacks:
+    """Notes until when and at which depth it may call others."""
+
+    def __init__(self, core: _core.RegionCore) -> None:
+        self._route = _core.CallRoute(core, timeout_s=3600)
+        self.left_us, self.depth = 0, 0
+        core.set_callback_path(self.change)
+
+    def change(self, *change: Any, **named: Any) -> str:
+        now_us = time.monotonic_ns() // 1000
+        self.left_us, self.depth = self._route.deadline(now_us) - now_us, _core.call_depth()
+        return "same"
+
+    def apply_record(self, record: bytes, position: Any) -> int:
+        self.change()
+        return _core.APPLY_DONE
+
+
+@pytest.mark.parametrize("kind", ["CHANGE", "ROWS", "EVENTS"])
+def test_calls_that_callbacks_make_have_the_time_and_the_next_depth_of_the_call(served: Served, kind: str) -> None:
+    asked = Callbacks(served.region)
+    key = served.keys[0].encode()
+    record = event(served.keys[0]) if kind == "EVENTS" else calls.record(key, b"v", key_form=1)
+    served.session.receive_data(
+        calls.call(getattr(calls, kind), record, id=1, epoch=1, count=kind != "CHANGE", within=1000), SECOND
+    )
+    assert list(served.answered(SECOND)) == [1]
+    assert 0 < asked.left_us <= 8_000_000, "four fifths of 10 s"
+    assert asked.depth == 1 and _core.call_depth() == 0
+    asked.change()
+    assert asked.left_us > 8_000_000, "the next call has its own"
 
 
 def test_a_call_that_makes_others_has_one_deadline(silent: SharedSite) -> None:
@@ -166,6 +200,25 @@ def test_a_change_is_not_made_for_a_caller_that_does_not_wait_any_more(served: S
     served.acknowledge(0)
     assert served.answered(2 * SECOND)[9000][0] == ELSEWHERE
     assert served.tail.last(1) == 0 and served.session.shelved == 0
+
+
+def test_a_call_that_may_have_lain_in_the_socket_for_too_long_is_not_made(served: Served) -> None:
+    """The session reads nothing while it has no place. What it reads then may have come when that began."""
+    served.answered(SECOND)
+    for _ in range(4096):
+        served.put(0, b"value")
+    assert served.answered(SECOND) == {}
+    served.acknowledge(0)
+    assert len(served.answered(2 * SECOND)) == 4096
+    for id, sequence in ((9000, 0), (9001, 1)):
+        record = calls.record(served.keys[1].encode(), b"v", key_form=1, sequence=id)
+        call = calls.call(calls.CHANGE, record, id=id, bucket=1, epoch=1, within=10)
+        served.session.receive_data(call, 2 * SECOND)
+        answers = served.answered(2 * SECOND)
+        assert served.tail.last(1) == sequence and (id in answers) == (sequence == 0)
+        assert sequence or answers[id][0] == ELSEWHERE
+    served.acknowledge(1)
+    assert served.answered(2 * SECOND)[9001][0] == DONE
 
 
 def test_a_call_that_is_held_is_not_done_when_its_caller_has_given_up(served: Served) -> None:

@@ -29,6 +29,7 @@ from pywan.security import guard as guards, operations
 from pywan.security.identity import Identity
 from pywan.security.passwords import fits, hash_of
 from pywan.security.permissions import Permission
+from pywan.security.tries import FREE_TRIES
 from pywan.security.users import User, Users, read_users, write_users
 from pywan.testing.waiting import eventually
 from pywan.transport.control import call_once
@@ -467,6 +468,90 @@ def test_who_has_shown_right_credentials_has_places_of_its_own():
     go_on.set()
     for thread in threads:
         thread.join(10)
+
+
+def test_a_try_that_waited_is_looked_at_only_if_it_may_be_tried_by_then():
+    """All pass the look at earlier tries before the first of them fails."""
+    inside, go_on, looked_at = threading.Semaphore(0), threading.Event(), []
+
+    class Slow:
+        def authenticate(self, credentials):
+            looked_at.append(credentials.user)
+            inside.release()
+            assert go_on.wait(20)
+            raise AuthenticationError("wrong")
+
+    guard = guards.Guard(Slow(), clock=lambda: 0.0)
+    wait_s, passed, refused = guard.tries.wait_s, set(), []
+
+    def look(address, user):
+        try:
+            return wait_s(address, user)
+        finally:
+            passed.add(threading.get_ident())
+
+    guard.tries.wait_s = look
+
+    def guess(number):
+        try:
+            guard.authenticate(guards.Credentials("ann", f"guess {number}"), "a", "a:1", 20)
+        except AuthenticationError as error:
+            refused.append(str(error))
+
+    threads = [threading.Thread(target=guess, args=(n,)) for n in range(12)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(passed) == 12)
+    for _ in range(guards.AT_ONCE):
+        assert inside.acquire(timeout=20)
+    go_on.set()
+    for thread in threads:
+        thread.join(20)
+    assert refused == [guards.REFUSED] * 12
+    assert FREE_TRIES <= len(looked_at) < FREE_TRIES + guards.AT_ONCE
+    assert guard.status() == {
+        "asked": True,
+        "members_secret": False,
+        "failed_tries": len(looked_at),
+        "slowed_tries": 12 - len(looked_at),
+    }
+
+
+def test_only_the_same_credentials_are_remembered_and_only_for_a_while():
+    now, looked_at = [0.0], []
+
+    class Manager:
+        def authenticate(self, credentials):
+            looked_at.append(credentials)
+            if credentials.password not in ("right", "") or credentials.certificate == "somebody":
+                raise AuthenticationError("wrong")
+            return "ann"
+
+    guard = guards.Guard(Manager(), clock=lambda: now[0])
+
+    def show(*shown):
+        return guard.authenticate(guards.Credentials(*shown), "a", "a:1")
+
+    assert [show("ann", "right"), show("ann", "right")] == ["ann", "ann"] and len(looked_at) == 1
+    for wrong in [("ann", "wrong"), ("ann", "rightx"), ("ann", "right", "somebody"), ("", "", "somebody")]:
+        with pytest.raises(AuthenticationError):
+            show(*wrong)
+        assert looked_at[-1] == guards.Credentials(*wrong)
+    now[0] += guards.RIGHT_S / 2
+    assert show("ann", "right") == "ann" and len(looked_at) == 5
+    now[0] += guards.RIGHT_S / 2
+    assert show("ann", "right") == "ann" and len(looked_at) == 6
+
+
+def test_a_wrong_password_behind_a_right_one_is_refused_at_each_port(site):
+    """Who has just shown the right one is remembered there."""
+    for place in site:
+        ask(place, "ping", "admin")
+        with pytest.raises(AuthenticationError):
+            ask(place, "ping", "admin", "wrong")
+        with pytest.raises(AuthenticationError):
+            ask(place, "ping", "admin", "reader")
+        ask(place, "ping", "admin")
 
 
 def test_tries_take_no_memory_of_each_thread():

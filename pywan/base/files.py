@@ -1,13 +1,16 @@
-"""Owns how files are opened, read within a limit of bytes, and replaced as a whole."""
+"""Owns how files are opened, read within a limit of bytes, and replaced as a whole, so that a power cut loses neither
+file nor name."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from pywan.base.names import quoted
 from pywan.errors import ConfigurationError
@@ -128,14 +131,15 @@ def file_state(path: str | os.PathLike[str]) -> object:
     return found.st_ino, found.st_size, found.st_mtime_ns, found.st_mode, found.st_uid
 
 
-def open_own(file: str | os.PathLike[str], flags: int) -> int:
-    """Opens a regular file of the program's own, for its owner alone. Returns the descriptor.
+def open_own(file: str | os.PathLike[str], flags: int, mode: int = 0o600) -> int:
+    """Opens a regular file of the program's own. Returns the descriptor. One that is made gets these permission bits:
+    by default it is for its owner alone.
 
     It follows no link, and waits for no pipe or device: OSError says that it is one.
     """
     file = Path(file)
     try:
-        descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(file, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EEXIST) and file.is_symlink():
             raise OSError(errno.ELOOP, f"{file.name} in it is a symbolic link, which is not followed") from None
@@ -159,13 +163,49 @@ def make_private(file: str | os.PathLike[str]) -> None:
         os.close(descriptor)
 
 
-def write_whole(file: Path, data: bytes) -> None:
-    """Replaces a file, so that a crash leaves the old one or the new one."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_name(file.name + ".new")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(temporary, flags, 0o600), "wb") as out:
-        out.write(data)
+def sync_folder(path: Path) -> None:
+    """Puts on the disk what was created, renamed or removed in the folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path, mode: int = 0o777) -> None:
+    """Makes the folder and its parents, as far as they are missing.
+
+    The names are on the disk when this returns. Without that, files written and synced in the folder later could be
+    lost.
+    """
+    missing = []
+    while not path.is_dir():
+        missing.append(path)
+        path = path.parent
+    for folder in reversed(missing):
+        folder.mkdir(mode=mode, exist_ok=True)
+        sync_folder(folder.parent)
+
+
+@contextlib.contextmanager
+def replacing(file: Path, mode: int = 0o600, end: str = ".new") -> Iterator[BinaryIO]:
+    """Opens a new file, which takes the place of `file` when the block ends. Then the disk has its bytes and its name.
+
+    A crash or a power cut leaves the old file or the new one, whole. So does an error. Until then the new file is
+    beside the old one, with `end` behind its name.
+    """
+    fresh = file.with_name(file.name + end)
+    fresh.unlink(missing_ok=True)
+    with open(open_own(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as out:
+        yield out
         out.flush()
         os.fsync(out.fileno())
-    os.replace(temporary, file)
+    os.replace(fresh, file)
+    sync_folder(file.parent)
+
+
+def write_whole(file: Path, data: bytes) -> None:
+    """Replaces a file of the program's own, for its owner alone, and makes its folder if need be. See `replacing`."""
+    make_folder(file.parent)
+    with replacing(file) as out:
+        out.write(data)

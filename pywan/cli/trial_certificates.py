@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pywan.base.files import open_own
+from pywan.base.files import make_folder, write_whole
 from pywan.base.names import check_name, is_host
 from pywan.errors import ConfigurationError, DiskError
 
@@ -45,24 +44,15 @@ def make_certificates(
         )
     made = _make(sites, [*dict.fromkeys((*hosts, *ALWAYS))], days)
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_folder(folder, 0o700)
         for name, (certificate, key) in made.items():
-            _write(files[name][0], certificate)
-            _write(files[name][1], key)
+            write_whole(files[name][0], certificate)
+            write_whole(files[name][1], key)
     except OSError as error:
         raise DiskError(
             f"certificates make: {error.filename or folder} cannot be written: {error.strerror}; say another --dir"
         ) from None
     return files
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Writes a file that only its owner may read, in place of one that is there."""
-    temporary = file.with_name(f".{file.name}.new")
-    temporary.unlink(missing_ok=True)
-    with open(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as opened:
-        opened.write(data)
-    os.replace(temporary, file)
 
 
 def _make(sites: Sequence[str], hosts: Sequence[str], days: int) -> dict[str, tuple[bytes, bytes]]:

@@ -77,12 +77,7 @@ class Journal:
             database.executescript(f"PRAGMA synchronous=FULL; BEGIN; {_SCHEMA} PRAGMA user_version={FORMAT}; COMMIT;")
         finally:
             database.close()
-        os.replace(fresh, self.path)
-        folder = os.open(self.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        os.replace(fresh, self.path)  # SQLite syncs the folder before its first commit in the new database returns.
 
     def append(self, store: Store, *, is_whole: bool = False) -> None:
         """Writes what was decided. When it returns, it is on the disk. `is_whole`: it takes the place of all that is

@@ -7,12 +7,12 @@ The damaged store is only read.
 from __future__ import annotations
 
 import secrets
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from pywan import _core
+from pywan.base.files import make_folder, write_whole
 from pywan.base.threads import start_thread
 from pywan.disk.store import DESTROYED, OWNER_NAME, holds_log, locked, read_owner
 from pywan.errors import ConfigurationError, DiskError, PywanError, QueueFullError
@@ -54,7 +54,7 @@ def salvage_store(store: str | Path, to: str | Path) -> list[dict[str, Any]]:
         raise ConfigurationError(f"{to} is not empty, or no folder; name a folder that is new")
     with locked(store):
         try:
-            to.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(to, 0o700)
             return [_salvage(folder, to / folder.name) for folder in folders]
         except DiskError:
             raise
@@ -79,7 +79,7 @@ def _salvage(folder: Path, to: Path) -> dict[str, Any]:
         }
     except (PywanError, MemoryError) as error:
         return {**entry, "damage": f"nothing was saved: {error}"}
-    to.mkdir(mode=0o700)
+    make_folder(to, 0o700)
     new, _ = _open(to, owner, salvage=False)
     with _RunningCommitter(new) as write:
         if entry["kind"] == "region":
@@ -90,7 +90,7 @@ def _salvage(folder: Path, to: Path) -> dict[str, Any]:
         else:
             for partition, _, record in old.records(1 << 62):
                 write(new.append_record, record, partition)
-    shutil.copy(folder / OWNER_NAME, to / OWNER_NAME)
+    write_whole(to / OWNER_NAME, (folder / OWNER_NAME).read_bytes())
     return {**entry, "saved": len(new), "damage": _describe(damages)}
 
 

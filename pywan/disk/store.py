@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from pywan import _core
 from pywan.base.amounts import size_text
 from pywan.base.faces import counted
-from pywan.base.files import FileError, open_own, parse_json, read_regular
+from pywan.base.files import FileError, make_folder, open_own, parse_json, read_regular, sync_folder, write_whole
 from pywan.base.threads import start_thread
 from pywan.config.attributes import DiskStoreAttributes
 from pywan.errors import ConfigurationError, DiskError, IllegalStateError
@@ -62,7 +62,7 @@ def _lock(path: Path, what: str) -> list[int]:
     """Creates the store's folder if need be, and takes its locks. Returns the descriptors that hold them."""
     descriptors = []
     try:
-        _make_folder(path)
+        make_folder(path, 0o700)
         descriptors.append(open_own(path / LOCK_NAME, os.O_RDWR | os.O_CREAT))
         descriptors.append(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
     except OSError as error:
@@ -87,30 +87,6 @@ def _remedy(error: OSError, otherwise: str) -> str:
         errno.EROFS: "mount it writable, or name another",
         errno.EIO: "the disk fails: look at it and its mount",
     }.get(error.errno or 0, otherwise)
-
-
-def _make_folder(path: Path) -> None:
-    """Makes the folder and its parents, for their owner alone.
-
-    The names are on the disk when this returns. Without that, files written and synced in the folder later could be
-    lost.
-    """
-    missing = []
-    while not path.is_dir():
-        missing.append(path)
-        path = path.parent
-    for folder in reversed(missing):
-        folder.mkdir(mode=0o700, exist_ok=True)
-        sync_folder(folder.parent)
-
-
-def sync_folder(path: Path) -> None:
-    """Puts on the disk what was created, renamed or removed in the folder."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _taken(descriptors: list[int], path: Path, what: str) -> list[int]:
@@ -297,7 +273,7 @@ class StoreCore:
                 )
             place = with_log[0] if with_log else max(self._directories, key=_Directory.free_bytes)
             folder = place.path / owner
-            _make_folder(folder)
+            make_folder(folder, 0o700)
             self._check_owner(folder, identity)
             return LogPlace(str(folder), place.budget, _log_bytes(folder))
         except DiskError:
@@ -330,14 +306,7 @@ class StoreCore:
                     f"disk store {self.name!r}: {file} is gone, so it cannot be told whose log {folder} is;"
                     f" {should_say}"
                 )
-            fresh = folder / (OWNER_NAME + ".new")
-            fresh.unlink(missing_ok=True)
-            with open(open_own(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "w") as written:
-                written.write(json.dumps(identity, sort_keys=True))
-                written.flush()
-                os.fsync(written.fileno())
-            os.replace(fresh, file)
-            sync_folder(folder)
+            write_whole(file, json.dumps(identity, sort_keys=True).encode())
             return
         try:
             recorded = read_owner(folder)

@@ -6,7 +6,6 @@ Floors do not cover stamps that callers give themselves. Time, positions and byt
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import logging
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pywan.base.files import FileError, read_regular
+from pywan.base.files import FileError, read_regular, write_whole
 from pywan.base.lines import Lines
 from pywan.errors import ConfigurationError, NotFoundError, ProtocolError
 
@@ -334,17 +333,8 @@ class SourceFloors:
             }
             for s in self._sources.values()
         ]
-        fresh = self._file.with_name(self._file.name + ".new")
         try:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(fresh)
-            with os.fdopen(
-                os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600), "w"
-            ) as file:
-                json.dump({"sources": sources}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(fresh, self._file)
+            write_whole(self._file, json.dumps({"sources": sources}).encode())
         except OSError as error:
             log.error(
                 "%s cannot be written: %s; after a restart, keys that were destroyed may not be remembered for a"

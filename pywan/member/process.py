@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 
 import pywan
 from pywan import errors
-from pywan.base.files import given_path, open_own
+from pywan.base.files import given_path, make_folder, open_own
 from pywan.base.names import check_name, printable
 from pywan.base.processes import start_of
 from pywan.base.threads import EssentialThread, Thread
@@ -652,7 +652,7 @@ def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], di
     The context gives a function that writes the pid file.
     """
     pid = os.getpid()
-    files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_folder(files.folder, 0o700)
     descriptor = _open_in(files, files.lock_file, os.O_RDWR | os.O_CREAT)
     lock = in_child(open(descriptor, "r+b", buffering=0), io.FileIO.close)  # noqa: SIM115  # `finally` closes it.
     try:
@@ -864,7 +864,7 @@ def _child(kind: str, name: str, descriptor: int) -> int:
         spec = json.loads(sys.stdin.buffer.read())
         files = MemberFiles.of(spec["directory"], name)
         try:
-            files.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_folder(files.folder, 0o700)
             _open_log(files)
         except OSError as error:
             raise ConfigurationError(

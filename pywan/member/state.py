@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 
 from pywan import _core
+from pywan.base.files import make_folder
 from pywan.base.names import check_name
 from pywan.errors import DiskAccessError, IllegalStateError
 from pywan.region.callback_lock import LifeCycleLock
@@ -27,7 +28,7 @@ class MemberFolder:
         self.path = Path(given) if given is not None else Path(tempfile.mkdtemp(prefix="pywan-"))
         self.overflow = self.path / f"overflow-{name}"
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path)
             self.overflow.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             self.clean()

@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy
 
-from pywan.base.files import given_path
+from pywan.base.files import given_path, make_folder, sync_folder
 from pywan.base.threads import start_thread
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.sinks.marks import Attempts, Mark, Place
-from pywan.sinks.parts import Parts, marks_as_json, marks_of_json, sync_folder, write_synced
+from pywan.sinks.parts import Parts, marks_as_json, marks_of_json, write_synced
 
 log = logging.getLogger("pywan.sinks")
 
@@ -89,7 +89,7 @@ class ParquetSink:
         self._max_rows, self._max_bytes, self._max_seconds = max_rows, max_bytes, float(max_seconds)
         self.directory = given_path(directory)
         self._parts = self.directory / "_parts"
-        self._parts.mkdir(parents=True, exist_ok=True)
+        make_folder(self._parts)
         self._lock_file = self._take_folder()
         self._changed = threading.Condition()  # Guards all below.
         self._open: dict[tuple[str, int], list[Parts]] = {}  # By queue and life, the oldest first.

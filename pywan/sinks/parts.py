@@ -4,35 +4,21 @@ file."""
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pywan.base.files import make_folder, replacing
 from pywan.sinks.marks import Mark, Place
 
 MARKS = b"pywan.marks"  # In the metadata of a part: the marks that it brings about.
 
 
 def write_synced(path: Path, write: Callable[[Any], object]) -> None:
-    """Writes a file that is there whole, with its name, or not at all."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with open(temporary, "wb") as file:
+    """Writes a file that is there whole, with its name, or not at all. Others may read it."""
+    with replacing(path, 0o666, ".tmp") as file:
         write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-    sync_folder(path.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Returns when the disk has the names in a folder."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def marks_as_json(marks: dict[Place, Mark]) -> bytes:
@@ -77,10 +63,7 @@ class Parts:
 
     def add(self, table: Any, marks: dict[Place, Mark]) -> None:
         """Adds rows. When it returns, the disk has them, and with them the marks. If it raises, it has neither."""
-        is_new = not self.folder.exists()
-        if is_new:
-            self.folder.mkdir()
-            sync_folder(self.folder.parent)
+        make_folder(self.folder)
         part = table.replace_schema_metadata({MARKS: marks_as_json(marks)})
         path = self.folder / f"{self.count:08}.parquet"
         write_synced(path, lambda file: _parquet().write_table(part, file))

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pywan.base.clocks import boot_us
+from pywan.base.files import make_folder
 from pywan.base.lines import Lines
 from pywan.base.processes import this_machine
 from pywan.base.threads import start_essential
@@ -131,7 +132,7 @@ class CoordinatorDriver:
                 choice.name,
                 choice.site,
             )
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         journal = Journal(folder / JOURNAL_FILE)
         try:
             stored = journal.read()

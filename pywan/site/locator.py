@@ -24,7 +24,7 @@ from pywan.base.addresses import (
     resolve,
 )
 from pywan.base.faces import Described, counted
-from pywan.base.files import FileError, read_regular
+from pywan.base.files import FileError, read_regular, write_whole
 from pywan.base.lines import Lines
 from pywan.base.names import check_name
 from pywan.base.nonces import needed_nonce_of
@@ -807,20 +807,8 @@ class Locator(Described):
         """Replaces the whole file, so that a crash leaves the old one or the new one."""
         if self._file is None:
             return
-        temporary = self._file.with_suffix(".new")
         try:
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-            with open(os.open(temporary, flags, 0o600), "w", encoding="utf-8") as file:
-                file.write(self._configuration.to_json())
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, self._file)
-            folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            write_whole(self._file, self._configuration.to_json().encode())
             self._save_problem = None
         except OSError as error:
             # The configuration is in memory and at the other locators. The next change tries to write it again.

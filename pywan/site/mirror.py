@@ -16,6 +16,7 @@ from typing import Any
 from pywan.base import versions
 from pywan.base.addresses import Address, parse_locators
 from pywan.base.clocks import boot_us
+from pywan.base.files import make_folder
 from pywan.base.lines import Outage
 from pywan.base.threads import start_essential, told_error
 from pywan.coordination import encoding, plain
@@ -281,7 +282,7 @@ class Mirror:
         if self._takeover is not None:
             return self._takeover
         assert self._folder is not None
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         takeover = Takeover(
             self._choice.name,
             member_timeout_us=self._driver.member_timeout_us,

@@ -8,6 +8,11 @@ from pywan._core.region.region_state cimport region_core
 
 cdef tuple OUTCOMES        # The names of outcomes, by their numbers.
 
+cdef struct outer_call:
+    # What holds for the calls of this thread around those of callbacks.
+    uint32_t depth
+    uint64_t deadline_us
+
 cdef class CallCallbacks(CallRoom):
     cdef uint32_t callback_depth    # Of the calls that callbacks make.
 
@@ -18,6 +23,7 @@ cdef class CallCallbacks(CallRoom):
                                       const wan_record *record) noexcept
     cdef int event_in_python(self, const wan_call *call, const wan_record *record, bint possible_duplicate,
                              wan_answer **answer) noexcept with gil
+    cdef outer_call begin_callbacks(self) noexcept
     cdef wan_answer *say_not_made(self, const wan_call *call, region_core *region, str outcome,
                                   uint64_t done) noexcept
     cdef wan_answer *row_by_callbacks(self, const wan_call *call, region_core *region, const wan_record *record,

@@ -66,6 +66,7 @@ cdef class CallCallbacks(CallRoom):
         """Applies an event of another site through the callbacks of its region, and returns as `region_apply_event`,
         when it counts. EVENT_NOT_TAKEN with an answer: it says why not."""
         cdef CompiledRegion state = self.states[call.region]
+        cdef outer_call outer = self.begin_callbacks()
         try:
             raw = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
             # The path of local changes is a method of the object that has the path of events, too.
@@ -74,6 +75,17 @@ cdef class CallCallbacks(CallRoom):
         except BaseException as error:
             answer[0] = self.fail_with(call, error, 0)
             return EVENT_NOT_TAKEN
+        finally:
+            end_callbacks(outer)
+
+    cdef outer_call begin_callbacks(self) noexcept:
+        """From now on this thread's calls are those of callbacks: they go over connections of the next depth, and end
+        with the call that they are part of. Returns what `end_callbacks` wants."""
+        global wan_call_depth, wan_deadline_us
+        cdef outer_call outer
+        outer.depth, outer.deadline_us = wan_call_depth, wan_deadline_us
+        wan_call_depth, wan_deadline_us = self.callback_depth, self.deadline()
+        return outer
 
     cdef wan_answer *say_not_made(self, const wan_call *call, region_core *region, str outcome,
                                   uint64_t done) noexcept:
@@ -102,15 +114,11 @@ cdef class CallCallbacks(CallRoom):
 
     cdef object ask_callbacks(self, const wan_call *call, const wan_record *record, Condition condition_, row):
         """Makes a change through the callbacks of its region, with the identities that its event and its call have.
-        `row`: its number, of a call of many rows. Returns the outcome's name. A call that the callbacks make goes over
-        connections of the next depth."""
+        `row`: its number, of a call of many rows. Returns the outcome's name."""
         cdef CompiledRegion state = self.states[call.region]
         cdef const char *value = <const char *>wan_record_value(record)
         cdef const char *callback = <const char *>wan_record_callback(record)
-        cdef uint32_t before = wan_call_depth
-        cdef uint64_t deadline = wan_deadline_us
-        global wan_call_depth, wan_deadline_us
-        wan_call_depth, wan_deadline_us = self.callback_depth, self.deadline()
+        cdef outer_call outer = self.begin_callbacks()
         try:
             return state.change_by_callbacks(
                 record.operation,
@@ -122,4 +130,9 @@ cdef class CallCallbacks(CallRoom):
                 event_id=(record.event_member, record.event_thread, record.event_sequence),
                 call=(call.caller, call.slot, call.number, row, call.since if call.flags & WAN_CALL_REPEAT else 0))
         finally:
-            wan_call_depth, wan_deadline_us = before, deadline
+            end_callbacks(outer)
+
+
+cdef void end_callbacks(outer_call outer) noexcept:
+    global wan_call_depth, wan_deadline_us
+    wan_call_depth, wan_deadline_us = outer.depth, outer.deadline_us

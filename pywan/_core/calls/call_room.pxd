@@ -6,8 +6,8 @@ from pywan._core.calls.call_regions cimport CallRegions
 cdef class CallRoom(CallRegions):
     cdef readonly uint32_t depth    # Of the connection: calls that callbacks of such calls make go one deeper.
     cdef bint has_more              # Whole calls wait in `into`.
-    # Since when the session has read nothing because of memory, or of a learner. 0: it reads. What it reads next may
-    # have come at any time since.
+    # Since when the session has read nothing: for want of a place or of memory, or because of a learner. What it reads
+    # next may have come at any time since. 0: it has read all that lay there.
     cdef uint64_t stopped_us
     cdef uint64_t came_us           # When the calls in `into` came, or earlier.
     # The next call waits for a learner, or for listeners, until then, and has waited since then. 0: it does not.

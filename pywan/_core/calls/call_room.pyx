@@ -25,11 +25,12 @@ cdef class CallRoom(CallRegions):
         if self.driver is None or self.driver.took_all:     # That is all that lay there.
             self.stopped_us = 0
 
+    cdef void heard_nothing(self) noexcept nogil:
+        self.stopped_us = 0         # What is read next comes from now on.
+
     cdef void note_stopped(self) noexcept nogil:
         """Notes since when the session reads nothing, after a look at the calls in `into`."""
-        if not self.reads_nothing:
-            self.stopped_us = self.stopped_us if self.waits_for_memory() else 0
-        elif self.stopped_us == 0:
+        if self.reads_nothing and self.stopped_us == 0:
             self.stopped_us = self.now_us
 
     cdef uint64_t room_due_us(self, uint64_t now_us) noexcept nogil:

@@ -128,8 +128,7 @@ cdef class CallSession(GroupCalls):
                 self.has_more = self.reads_nothing = True
                 break
             else:
-                # The calls that lie here came with the last bytes, or before.
-                how = self.do_call(call, self.now_us + HELD_US, self.last_heard_us + wan_call_work_us(call))
+                how = self.do_call(call, self.now_us + HELD_US, self.came_us + wan_call_work_us(call))
             answered = answered or self.last_answer() > begin
             self.into.start += length
             if self.into.start == self.into.used:

@@ -33,6 +33,7 @@ cdef class Session:
     # What each session does in its own way.
     cdef void begin(self, uint64_t now_us) noexcept nogil
     cdef int heard(self) noexcept nogil
+    cdef void heard_nothing(self) noexcept nogil
     cdef int take_frame(self, wan_frame *frame) noexcept nogil
     cdef int step(self, uint64_t now_us) noexcept nogil
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil

@@ -74,6 +74,9 @@ cdef class Session:
         """Handles every whole frame in `into`, after bytes came. Returns GOES_ON, or how the session ended."""
         return self.take_frames()
 
+    cdef void heard_nothing(self) noexcept nogil:
+        """Notes that no bytes lie in the socket."""
+
     cdef int take_frame(self, wan_frame *frame) noexcept nogil:
         """Handles one frame, whose checksum is right. Returns GOES_ON, or how the session ended."""
         return ENDED_CLOSED
@@ -284,6 +287,8 @@ cdef int session_turn(Session session, ByteStream stream, uint64_t *now_us) noex
             how = session.hear(now)
             if how != GOES_ON:
                 return how
+        else:
+            session.heard_nothing()
     is_empty = session.out.start == session.out.used
     if not is_empty:
         drained = session.out.start

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pywan.base.files import given_path, make_private
+from pywan.base.files import given_path, make_folder, make_private
 from pywan.cli.commands.of_members import Values
 from pywan.cli.grammar import Command
 from pywan.cli.layout import Table
@@ -30,7 +30,7 @@ VARIABLE = "PYWAN_SECURITY_USERS_FILE"
 def add(session: Session, values: Values) -> Result:
     file, name = _file(values), check_user_name(values["name"], "user add: --name")
     is_certificate = str(values.get("certificate", "false")).lower() == "true"
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(file.parent, 0o700)
     with _changing(file):
         users = read_users(file) if file.exists() else Users.first()
         if name in users.users:
