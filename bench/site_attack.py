@@ -184,7 +184,9 @@ def main() -> int:
         site.members["a"].ask("assign")
         wait_until(lambda: is_settled(site), WHOLE_S, "every bucket has its copy")
         # Until then everybody may tell of decisions that were lost: all report then, and writes may be in doubt.
-        wait_until(lambda: not site.locator.ask("coordination")["believes_strangers"], WHOLE_S, "the site believes its own")
+        wait_until(
+            lambda: not site.locator.ask("coordination")["believes_strangers"], WHOLE_S, "the site believes its own"
+        )
         attacked = Attacked(site, Path(folder), options.only, is_encrypted=options.tls)
         print("| round | in peace: median, p99 | under attack: median, p99, longest | lines of log a second |")
         print("|---|---|---|---|", flush=True)

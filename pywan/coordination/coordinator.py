@@ -56,8 +56,8 @@ from pywan.coordination.tables import (
 )
 from pywan.coordination.telling import Telling
 
-# For so many leases after its start a coordinator believes everybody who names lost decisions. A member that comes first
-# within one lease, and has to wait for the end of a silence, asks again within three.
+# For so many leases after its start a coordinator believes everybody who names lost decisions. A member that comes
+# first within one lease, and has to wait for the end of a silence, asks again within three.
 BELIEVED_LEASES = 4
 _NO_NONCES: Mapping[int, bytes] = MappingProxyType({})
 
