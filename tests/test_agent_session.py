@@ -95,6 +95,25 @@ class Site:
         return [str(request.fields[0]) for _, request in batch]
 
 
+def test_an_altered_region_is_told_again_when_the_coordinator_has_not_looked_at_it_yet():
+    """It has just started. The tables show the region, as it was, and the answer is newer than they are."""
+    site = Site()
+    session = site.member("m")
+    site.news(session)
+    session.host("data", ATTRIBUTES, 100)
+    site.asks(session)
+    site.news(session)
+    request = session.host("data", replace(ATTRIBUTES, senders="s"), 100)
+    batch = session.take_due(site.now_us)
+    session.take_answers(batch, {"decides": True, "decision": site.core.site.number, "unheeded": True})
+    site.news(session)
+    assert not request.done and site.core.site.regions["data"].senders == ""
+    site.now_us += REPEAT_US
+    assert site.asks(session) == ["host"]
+    site.news(session)
+    assert request.done and site.core.site.regions["data"].senders == "s"
+
+
 def test_a_request_that_was_lost_is_sent_again_until_the_tables_show_its_effect():
     site = Site()
     session = site.member("m")

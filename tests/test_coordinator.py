@@ -200,6 +200,20 @@ def test_members_that_have_a_region_at_once_get_all_its_buckets_with_all_copies_
     assert len(bucket.in_sync) == 2 and bucket.primary in bucket.in_sync and not bucket.learners
 
 
+def test_a_coordinator_that_has_just_started_says_that_it_looks_at_no_regions_yet():
+    site = Site(A, B)
+    site.deaf.update((A, B))
+    site.start(step=2)
+    assert not site.core.heeds(A)
+    site.core.host(A, "data", replace(site.attributes, senders="s"), 100, site.now)
+    assert site.core.site.regions["data"].senders == ""
+    site.deaf.clear()
+    site.pass_time(OVER, A, B)
+    assert site.core.heeds(A)
+    site.core.host(A, "data", replace(site.attributes, senders="s"), 100, site.now)
+    assert site.core.site.regions["data"].senders == "s"
+
+
 def test_primaries_and_copies_are_spread_over_the_members():
     site = Site(A, B, C, redundant_copies=0)
     primaries = [site.bucket(BucketKey("data", number)).primary for number in range(3)]

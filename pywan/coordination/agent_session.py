@@ -449,7 +449,7 @@ class AgentSession:
         for index, refusal in refused.items():
             batch[index][1].refused = refusal.reason
         self._take_leaving(leaving)
-        self.asked.answered(batch, decision)
+        self.asked.answered(batch, decision, is_heeded=reply.get("unheeded") is not True)
         self.settle()
 
     def _take_leaving(self, told: Iterable[MayLeave | StillNeeded]) -> None:

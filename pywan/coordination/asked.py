@@ -121,9 +121,12 @@ class Asked:
         """What the request waits for may have happened."""
         self._to_look_at[key] = None
 
-    def answered(self, batch: Sequence[tuple[RequestKey, Request]], decision: int) -> None:
-        """The coordinator has answered these requests, after that decision."""
+    def answered(self, batch: Sequence[tuple[RequestKey, Request]], decision: int, *, is_heeded: bool = True) -> None:
+        """The coordinator has answered these requests, after that decision. `is_heeded`: it has looked at them.
+        Otherwise those that need an answer are asked again."""
         for key, request in batch:
+            if request.needs_answer and not is_heeded and not request.refused:
+                continue
             request.answered_at = decision
             is_asked = self.requests.get(key) is request
             if request.refused or request.is_done is None:

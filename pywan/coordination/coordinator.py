@@ -281,12 +281,17 @@ class Coordinator:
 
     # --- regions ---
 
+    def heeds(self, me: Incarnation) -> bool:
+        """Whether what the member asks about regions is looked at now. It is not while nobody knows yet who has them,
+        nor before the member has joined."""
+        return self.liveness.knows(me) and not self.silence.is_on
+
     def host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
         """The member creates the region. `weight`: local-max-memory in MB; 0: it is an accessor.
 
         It may go on when the tables show it. While there is silence, nobody knows yet who else has the region.
         """
-        if self.liveness.knows(me) and not self.silence.is_on:
+        if self.heeds(me):
             self._regions.host(me, region, attributes, weight, now_us)
 
     def unhost(self, me: Incarnation, region: str, now_us: int) -> None:

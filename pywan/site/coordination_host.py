@@ -417,6 +417,7 @@ class CoordinationHost:
             if self._check_speaker(core, me, nonce, peer):
                 self._connections[peer] = me
             refused: list[tuple[int, Refused]] = []
+            heeds = core.heeds(me)
             try:
                 refused = take_requests(core, me, requests, boot_us())
             finally:
@@ -430,6 +431,7 @@ class CoordinationHost:
             "coordinator": self.name,
             "decision": decision,
             "refused_requests": [[index, encoding.plain_refused(refusal)] for index, refusal in refused],
+            **({} if heeds else {"unheeded": True}),
             **encoding.plain_leaving(leaving),
         }
 

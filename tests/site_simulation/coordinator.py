@@ -150,12 +150,15 @@ class CoordinatorNode(Node):
         for each in request["requests"]:
             if each[0] == "unreachable":
                 self.world.proofs.asked_to_take_out(me, encoding.incarnation_of(each[1]))
+        heeds = self.core.heeds(me)
         refused = [
             [index, encoding.plain_refused(refusal)]
             for index, refusal in take_requests(self.core, me, read_requests(request["requests"]), self.clock())
         ]
         leaving = self._act(me)
-        reply(self._reply(decision=self.core.site.number, refused_requests=refused, **encoding.plain_leaving(leaving)))
+        unheeded = {} if heeds else {"unheeded": True}
+        leaving_told = encoding.plain_leaving(leaving)
+        reply(self._reply(decision=self.core.site.number, refused_requests=refused, **unheeded, **leaving_told))
 
     def _reply(self, **fields: Any) -> dict[str, Any]:
         return {
