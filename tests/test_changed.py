@@ -9,10 +9,8 @@ from pathlib import Path
 import pytest
 
 from changed.files import UnknownBase, changed_files
-from changed.mutants import OF_ALL_ROOMS
 from changed.rules import BUDGET_S, ROOT, RULES, SECONDS, Rule, Tree, read_rules
 from changed.run import run_choice
-from mutations.patches import apply_patch, read_mutations
 from simulator import WORLDS
 from site_simulation.kinds import KINDS
 
@@ -21,7 +19,6 @@ LISTED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text
     str(path.relative_to(ROOT)) for folder in ("csrc", "pywan", "docs") for path in (ROOT / folder).rglob("*.*")
 ]
 SOURCES = [file for file in LISTED if file.startswith(("csrc/", "pywan/"))]
-MUTANTS = read_mutations(OF_ALL_ROOMS)
 
 
 def chosen_for(*files: str) -> set[str]:
@@ -151,9 +148,3 @@ def test_a_choice_that_fails_names_the_test_and_how_it_runs_again(tmp_path, capf
     assert failures[0].again[-1] == "tests/test_b.py::test_is_broken"
     assert run_choice(tree.choose(["tests/test_a.py"]), tmp_path)[0] == []
     capfd.readouterr()
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda each: each.name)
-def test_every_mutant_applies_to_the_tree_and_says_what_it_takes_out(mutant):
-    assert apply_patch(mutant, ROOT, "--check") == ""
-    assert mutant.about[0].isupper() and mutant.about.endswith(".")

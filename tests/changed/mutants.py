@@ -1,6 +1,5 @@
-"""Checks the rules: takes a piece out of a copy of the tree, and says whether the choice for the patched files sees it.
-The patches are those of tests/mutations, and those beside this module, which are about all rooms.
-"""
+"""Checks the rules: takes a piece out of a copy of the tree (a patch of tests/mutations), and says whether the choice
+for the patched files sees it."""
 
 from __future__ import annotations
 
@@ -14,13 +13,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mutations.patches import FOLDER as OF_THE_PROTOCOL, Mutation, apply_patch, read_mutations
-from mutations.trial import Children, build, copy_tree, environment_of
+from mutations.children import Children, environment_of
+from mutations.patches import Mutation, apply_patch, read_mutations
+from mutations.trial import build, copy_tree
 
 from .rules import Tree
 from .run import Failure, run_choice
 
-OF_ALL_ROOMS = Path(__file__).resolve().parent / "mutants"
 TRIES = 3  # Failures that the whole tree has too are unsteady tests, and count as nothing. So many are looked at.
 
 
@@ -46,23 +45,19 @@ class Seen:
         return f"| {' | '.join(cells)} |"
 
 
-def mutants() -> list[Mutation]:
-    """Returns all of them; such as no check is known to see are left out."""
-    return [each for each in [*read_mutations(OF_ALL_ROOMS), *read_mutations(OF_THE_PROTOCOL)] if not each.not_seen]
-
-
 def try_all(names: list[str]) -> int:
-    """Tries those of these names; none: those of all rooms. Returns the exit status: 1 if one is not seen."""
-    there = {each.name: each for each in mutants()}
+    """Tries the mutations of these names; none: all that a test is known to see. Returns the exit status: 1 if one is
+    not seen."""
+    there = {each.name: each for each in read_mutations() if not each.not_seen}
     unknown = sorted(set(names) - set(there))
     if unknown:
         print(f"there is no mutant {unknown[0]}", file=sys.stderr)
         return 2
-    chosen = [there[name] for name in names] or read_mutations(OF_ALL_ROOMS)
+    chosen = [there[name] for name in names] or [each for each in there.values() if each.test]
     found = []
     with tempfile.TemporaryDirectory(prefix="pywan-changed-") as folder:
         whole, children = Path(folder).resolve() / "whole", Children()
-        copy_tree(whole, any(each.is_compiled for each in chosen), children)
+        copy_tree(whole, any(each.needs_build for each in chosen), children)
         for each in chosen:
             found.append(try_mutant(each, whole, children))
             print(found[-1].row(), flush=True)
@@ -79,7 +74,7 @@ def try_mutant(mutation: Mutation, whole: Path, children: Children) -> Seen:
     with tempfile.TemporaryDirectory(dir=whole.parent) as folder:
         tree = Path(folder) / "tree"
         subprocess.run(["cp", "-a", str(whole), str(tree)], check=True)
-        why = apply_patch(mutation, tree) or (build(tree, children) if mutation.is_compiled else "")
+        why = apply_patch(mutation, tree) or (build(tree, children) if mutation.needs_build else "")
         if why:
             return Seen(mutation, files, f"(not tried: {why})", 0)
         spent, worked, choice = 0.0, 0.0, Tree(tree).choose(files)
