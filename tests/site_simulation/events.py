@@ -92,7 +92,7 @@ class Events:
         positions, member = sender.queue.positions(), sender.member
         for region, first, count in sender.queue.runs():
             core = member.regions.get(region)
-            tail = None if core is None else core.tail
+            tail = None if core is None or sender.queue.run_of(region) != first else core.tail
             for bucket in range(count if tail is not None else 0):
                 removed, peeked, _ = positions[first + bucket]
                 place = member, sender.id, first + bucket

@@ -540,7 +540,11 @@ class Sharing(SharedRegions):
         outage = Outage(logging.getLogger(__name__), "older events")
 
         def work() -> None:
-            if not self.older_round(older, outage):
+            there = [*replies]
+            is_done = self.older_round(older, outage)
+            for each in there:  # A round may use an answer more than once, and a later one asks again.
+                del replies[each]
+            if not is_done:
                 self._member.later(AGAIN_US, work)
 
         self._member.later(0, work)
@@ -549,7 +553,7 @@ class Sharing(SharedRegions):
         """The question goes over the network, and its answer is there in a later round."""
         replies = self._older_replies[wanted.region, wanted.sender]
         if (member, wanted) in replies:
-            return replies.pop((member, wanted))
+            return replies[member, wanted]
         self._member.world.network.ask(
             self._member,
             member,
@@ -776,7 +780,8 @@ class Member(Node):
             elif not any(each is request for each in self.agent.session.asked.requests.values()) and not self._is_asked(
                 made
             ):
-                self.host(made)  # The member has become another one meanwhile.
+                # The member has become another one meanwhile, and its operator may have altered the region.
+                self.host(self.world.attributes_of(made.name))
             else:
                 self.later(20 * MS, look)
 

@@ -41,6 +41,7 @@ class Threads:
         # Since when each member is among the copies in sync, or holds the queued events with them; and in which life.
         self._since: defaultdict[BucketKey, dict[Incarnation, int]] = defaultdict(dict)
         self._lives: dict[BucketKey, int] = {}
+        self._shared_us: dict[tuple[Member, str], int] = {}  # When each member began to share each region.
         self._peeked: dict[tuple[Member, str, int], int] = {}  # By sender and partition: how far it was seen.
 
     def begin(self) -> None:
@@ -79,6 +80,11 @@ class Threads:
                 self._lives[key] = bucket.life
                 before = self._since[key]
                 self._since[key] = {each: before.get(each, now_us) for each in bucket.in_sync}
+
+    def shares(self, member: Member, region: str) -> None:
+        """A member begins to share a region: what it had queued of it alone moves into the streams of its buckets, and
+        comes in between there."""
+        self._shared_us[member, region] = self._world.simulation.now_us
 
     def sent(self, sender: SimulatedSender) -> None:
         """A dispatcher has sent something."""
@@ -122,5 +128,7 @@ class Threads:
         put = None if number is None else self._puts.get(number)
         if put is None or put.bucket in self._world.watch.unchecked:
             return None
+        shared_us = self._shared_us.get((sender.member, put.bucket.region))
         since_us = self._since[put.bucket].get(sender.member.me)
-        return put if since_us is not None and since_us < put.called_us else None
+        is_live = shared_us is not None and since_us is not None and max(shared_us, since_us) < put.called_us
+        return put if is_live else None

@@ -19,7 +19,7 @@ from .world import SiteWorld
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .member import Member, SimulatedRegion
+    from .member import Member, SimulatedRegion, WatchedTail
 
 PARALLEL, SERIAL = "parallel", "serial"
 
@@ -93,6 +93,9 @@ class Gateways(SiteWorld):
 
     def decided(self, store: Store) -> None:
         self.events.threads.decided(store)
+
+    def shares(self, member: Member, region: str, tail: WatchedTail, each_tells: bool) -> None:
+        self.events.threads.shares(member, region)
 
     # Members and their senders
 
