@@ -29,6 +29,7 @@ OBJECTS = ("build/objects", "build/cython")
 # What a failed check is called, by words of what it says.
 CHECKS = {
     "it leaves early": "what leaves counts",
+    "it leaves out of order": "the puts of a thread leave in order",
     "come out of order": "the events of a key come in order",
     "gets events with a gap": "the events of a key come in order",
     "which runs on another member": "a sender that runs elsewhere takes events",
