@@ -59,6 +59,7 @@ class SlowListeners(SiteWorld):
         self._depth: dict[int, int] = {}  # Of values that listeners put: after how many others.
         self._put: list[tuple[str, str, int, str]] = []  # By listeners: region, key, value, what became of it.
         self._ended: set[str] = set()  # Members that were ended, and perhaps started again.
+        self._tails_of_ended: list[WatchedTail] = []  # What their listeners were told from.
 
     def _members_begin(self, rng: random.Random) -> None:
         for name in NAMES[:3]:
@@ -137,6 +138,7 @@ class SlowListeners(SiteWorld):
             self.listeners[name, region].stand_still(60 * MS)
         self._run_for(rng.randrange(20, 60))
         self._ended.add(name)
+        self._tails_of_ended += [self.listeners[name, region].tail for region in ("data", "more")]
         self.end(self.members[name])
         self._run_for(rng.choice([100, 600]))
         self.start(name)
@@ -217,7 +219,8 @@ class SlowListeners(SiteWorld):
 
     def _check_all(self, puts: list[tuple[str, str, int, str]]) -> None:
         """All that was answered was told, but for what was dropped and counted; what was refused was not."""
-        dropped = sum(each.tail.heard_dropped for each in self.listeners.values())
+        tails = [each.tail for each in self.listeners.values()]
+        dropped = sum(tail.heard_dropped for tail in tails + self._tails_of_ended)
         self.statistics["changes dropped"] += dropped
         missed = 0
         for region, key, value, what in puts:
