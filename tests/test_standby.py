@@ -83,6 +83,7 @@ def test_a_site_goes_on_with_its_second_locator_when_the_first_is_stopped(tmp_pa
         first.stop()
         assert shown(second)["decides"] and shown(second)["term"] == 1
         region["k"] = 1
+        assert shown(second)["standby"] == ""  # The second one must not wait for a locator that has ended.
         cache.close()
         cache, region = member(tmp_path, first.address, second.address)
         region["k"] = 2

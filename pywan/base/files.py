@@ -180,6 +180,8 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
     """
     missing = []
     while not path.is_dir():
+        if missing and path.exists():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
         missing.append(path)
         path = path.parent
     for folder in reversed(missing):

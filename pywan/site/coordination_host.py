@@ -120,6 +120,7 @@ class CoordinationHost:
     def stop(self) -> None:
         """Hands over to another locator if one has all records. Ends the threads and closes the file. It may be called
         twice."""
+        self._mirror.end_asking()
         self._standby.hand_over()
         self._driver.end_waiting()
         self._mirror.stop()

@@ -70,6 +70,7 @@ class Mirror:
         self._takeover: Takeover | None = None  # As long as the file is open.
         self._thread: threading.Thread | None = None
         self._client: ControlClient | None = None  # Used by the thread; closed by `stop`.
+        self._asks = True  # Until the locator ends.
         self._outage = Outage(log, f"locator {choice.name}: it cannot keep the records of its coordinator")
 
     # --- life cycle ---
@@ -78,6 +79,12 @@ class Mirror:
         if self._folder is not None:
             name = self._choice.name
             self._thread = start_essential(f"locator {name} keeps no records", f"locator {name}-mirror", self._run)
+
+    def end_asking(self) -> None:
+        """The locator ends, and asks nobody for records any more. Another coordinator would make it the standby, and
+        then wait for it."""
+        with self._driver.changed:
+            self._asks = False
 
     def stop(self) -> None:
         """Ends the thread and closes the file. The driver runs no more. It may be called twice."""
@@ -201,10 +208,10 @@ class Mirror:
                 self._driver.changed.wait(AGAIN_S)
 
     def _question(self) -> tuple[Address, dict[str, Any]] | None:
-        """Returns what is asked next, and where. None: this locator coordinates, or does not know who does. The caller
-        holds the lock."""
+        """Returns what is asked next, and where. None: this locator coordinates or ends, or does not know who
+        coordinates. The caller holds the lock."""
         choice = self._choice
-        if choice.leads or not choice.coordinator:
+        if choice.leads or not choice.coordinator or not self._asks:
             self.close()
             return None
         try:
