@@ -27,7 +27,7 @@
 #   make crash-sink  a table behind a queue: member and database killed with kill -9  (ARGS="--rounds 200 --database sqlite" ...)
 #   make kafka-broker  fetches a broker of Kafka for tests, into build/kafka   (needs Maven and Java 17)
 #   make nightly   all that is random or takes long, with fresh seeds, and a line in docs/testing.md  (NIGHTLY_MINUTES=10 ...)
-#   make fresh-seeds  two minutes of both simulators with fresh seeds; a failure goes to build/unsteady
+#   make fresh-seeds  a minute of both simulators with fresh seeds; a failure goes to build/unsteady
 #   make unsteady  adds what failed in a run of CI, and did not end it, to tests/unsteady.txt  (FROM=output-of-the-run)
 #   make sanitize  the C tests, and the extension's tests, under ASan and UBSan; then make tsan
 #   make sanitize-quick  the C tests under ASan and UBSan; the C primitives under ThreadSanitizer
@@ -235,7 +235,7 @@ nightly: build
 	$(PY) tests/nightly.py --minutes $(NIGHTLY_MINUTES) $(ARGS)
 
 fresh-seeds: build
-	$(PY) tests/nightly.py --minutes 2 --parts simulator,site-simulation --unsteady $(UNSTEADY)
+	$(PY) tests/nightly.py --minutes 1 --parts simulator,site-simulation --unsteady $(UNSTEADY)
 
 unsteady: | $(VENV)/bin/python
 	$(PY) tests/again.py --keep $(or $(FROM),$(UNSTEADY))

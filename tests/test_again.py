@@ -12,6 +12,8 @@ import pytest
 
 import again
 
+pytestmark = pytest.mark.nightly  # Whole runs of pytest, of a tool that seldom changes.
+
 GOOD = "def test_good(): pass\n"
 BAD = "def test_bad(): assert 1 == 2\n"
 ONCE = """

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.nightly  # Copies of the tree are built.
+
 pytest.importorskip("Cython")
 
 # Runs setup.py's translations in the current folder, in a process of its own: Cython remembers folders and files.

@@ -442,7 +442,7 @@ def refusals_of_join(started, request: dict) -> list[str]:
     return [encoding.refused_of(each).reason for each in reply["refused"]]
 
 
-@pytest.mark.long
+@pytest.mark.nightly
 def test_members_that_report_buckets_of_long_names_do_not_make_tables_that_nobody_can_read(tmp_path):
     port, reasons = free_port(), []
     with locator(port=port, dir=tmp_path, member_timeout_ms=TIMEOUT_MS) as started:

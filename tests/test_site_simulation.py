@@ -14,7 +14,7 @@ from site_simulation.broken import Broken
 from site_simulation.kinds import EACH, KINDS, OWN_KINDS, kind_of, make_world, what_did_not_happen
 from site_simulation.world import SiteWorld
 
-SEEDS = int(os.environ.get("SITE_SEEDS", "25"))
+SEEDS = int(os.environ.get("SITE_SEEDS", "12"))
 FIRST = int(os.environ.get("SITE_FIRST", "1"))
 SEEDS_OF_A_KIND = 3
 SEARCH = 400  # Seeds within which a missing part of the protocol is to be found out.
