@@ -29,6 +29,12 @@ WATCH_S = 0.02
 TRY_AGAIN_S = 0.02
 
 
+def still_bound(told: dict[str, Any]) -> str:
+    """Why a coordinator could not go on without its standby yet, as it tells; empty: it can. Before, the standby may
+    take over."""
+    return "" if told.get("decides") and not told["standby"] else f"it tells {told}"
+
+
 class SiteOfTwoLocators(Site):
     """`locator` is the one that decides now, or the one that did so last."""
 
@@ -169,7 +175,7 @@ class LocatorWorld(World):
         decider = site.decider()
         (standby,) = {*LOCATORS} - {decider}
         site.locators[standby].kill()
-        wait_until(lambda: f"{site.shown(decider)}" if site.shown(decider).get("standby") else "", "it is out")
+        wait_until(lambda: still_bound(site.shown(decider)), "the standby is out, and a member has stored that")
         site.locators[decider].kill()
         site.start_locator(standby)
         time.sleep(self._chance.uniform(0.0, 4.0))  # In 3 s it would take over.
