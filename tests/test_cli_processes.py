@@ -617,6 +617,7 @@ def test_shutdown_says_what_it_would_lose_and_takes_consent(machine):
     assert "events are lost as it closes" in machine.logs()
 
 
+@pytest.mark.nightly
 def test_shutdown_waits_for_queues_as_long_as_it_is_told(machine):
     locator = start_server_with_events(machine)
     ended: list[subprocess.CompletedProcess] = []
@@ -704,6 +705,7 @@ def test_a_call_is_tried_for_as_long_as_the_locator_or_the_server_says(machine):
     machine.do(f"gfsh {locator} shutdown --include-locators")
 
 
+@pytest.mark.nightly
 def test_servers_that_are_stopped_one_after_the_other_take_nothing_but_the_last(machine):
     locator = start_two_servers(machine)
     machine.do("gfsh stop server --name=s")
@@ -712,6 +714,7 @@ def test_servers_that_are_stopped_one_after_the_other_take_nothing_but_the_last(
     assert last.returncode == 0 and "no other member can store what ends with server t: region data: 100" in last.stderr
 
 
+@pytest.mark.nightly
 def test_a_second_signal_ends_a_server_whose_data_nobody_takes_over(machine):
     start_two_servers(machine)
     member, other = (process.recorded(process.MemberFiles.of(machine.directory, name)) for name in "st")
@@ -735,7 +738,13 @@ def test_shutdown_ends_all_servers_together_and_says_once_what_ends_with_them(ma
     assert "to be handed over" not in machine.logs() and "have lost their last copies" not in machine.logs()
 
 
-@pytest.mark.parametrize("given", ["start server", "a property", "Geode's property", "stop server"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "start server",
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in ("a property", "Geode's property", "stop server")),
+    ],
+)
 def test_a_server_that_stops_says_what_it_loses_and_waits_if_told_so(machine, given):
     start, stop = {
         "start server": ("--maximum-shutdown-wait-time=1", ""),
@@ -750,6 +759,7 @@ def test_a_server_that_stops_says_what_it_loses_and_waits_if_told_so(machine, gi
     assert "waits for gateway sender ln to empty its queue" in log and "sender ln: 3 queued" in log
 
 
+@pytest.mark.nightly
 def test_a_second_signal_ends_the_waiting_of_a_server(machine):
     start_server_with_events(machine, "--maximum-shutdown-wait-time=-1")
     member = process.recorded(process.MemberFiles.of(machine.directory, "s"))
@@ -760,6 +770,7 @@ def test_a_second_signal_ends_the_waiting_of_a_server(machine):
     assert "sender ln: 3 queued" in (machine.directory / "s" / "s.log").read_text()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -788,6 +799,7 @@ def test_a_live_member_whose_pid_file_is_damaged_is_not_called_stopped(machine, 
     assert machine.ask("status locator --name=loc")["data"]["state"] == "stopped"
 
 
+@pytest.mark.nightly
 def test_a_server_whose_pid_file_is_damaged_says_what_it_loses_as_it_stops(machine):
     start_server_with_events(machine)
     files = process.MemberFiles.of(machine.directory, "s")
@@ -798,6 +810,7 @@ def test_a_server_whose_pid_file_is_damaged_says_what_it_loses_as_it_stops(machi
     assert done.returncode == 0 and "by SIGTERM" in done.stdout and "sender ln: 3 queued" in done.stderr
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     "name, is_refused", [(".loc.lock", True), ("loc.log", True), (".loc.pid.new", False), ("loc.pid", False)]
 )

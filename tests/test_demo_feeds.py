@@ -9,7 +9,7 @@ import pytest
 from pywan.demo import feeds
 from pywan.errors import ConfigurationError
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(180), pytest.mark.nightly]
 
 ROWS = [
     ("create", "a", "one", "1"),
