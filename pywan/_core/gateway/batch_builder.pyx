@@ -75,7 +75,8 @@ cdef class BatchBuilder:
     cdef void begin(self) noexcept nogil:
         """Begins a new connection, on which no region and no stream has been named."""
         memset(self.announced, 0, sizeof(self.announced))
-        memset(self.named_lives, 0, self.named_capacity * sizeof(uint64_t))
+        if self.named_lives != NULL:        # A copy of no bytes may not begin at NULL either.
+            memset(self.named_lives, 0, self.named_capacity * sizeof(uint64_t))
 
     cdef void rewind(self, uint64_t batches) noexcept nogil:
         """Makes everything that was sent in so many batches, and is not settled, be sent again as a possible
