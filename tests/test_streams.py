@@ -499,6 +499,7 @@ def test_a_new_sending_member_goes_on_where_the_last_one_was(serial, compress):
         new.settle()
         assert len(new.queue) == 0 and remote.counts.counts()["duplicates_skipped"] == 100
         new.put("0 101", key="0")
+        all_there([new], 1)
         new.settle()
         assert sorted(remote.applied) == sorted([*values, "0 101"])
         for bucket in range(5):
