@@ -178,7 +178,7 @@ def make_folder(path: Path, mode: int = 0o777) -> None:
     The names are on the disk when this returns. Without that, files written and synced in the folder later could be
     lost.
     """
-    missing = []
+    missing: list[Path] = []
     while not path.is_dir():
         if missing and path.exists():
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
