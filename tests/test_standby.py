@@ -75,15 +75,26 @@ def member(folder, *locators: object) -> tuple[pywan.Cache, pywan.Region]:
     return cache, cache.create_region("data", type="REPLICATE")
 
 
-def test_a_site_goes_on_with_its_second_locator_when_the_first_is_stopped(tmp_path):
-    first = first_locator(tmp_path).start()
+def test_a_site_goes_on_with_its_second_locator_when_the_first_is_stopped(tmp_path, monkeypatch):
+    first, asked = first_locator(tmp_path).start(), []
+    standby, mirror = first._coordination._standby, first._coordination._mirror
+    hand_over = standby.hand_over
+
+    def hand_over_and_look():
+        """The first locator is still there, and knows who coordinates now."""
+        hand_over()
+        with first._coordination._changed:
+            asked.append(mirror._question())
+
+    monkeypatch.setattr(standby, "hand_over", hand_over_and_look)
     with second_locator(first.address, tmp_path) as second:
         cache, region = member(tmp_path, first.address, second.address)
         eventually(lambda: shown(first)["standby"] == "n2")
         first.stop()
         assert shown(second)["decides"] and shown(second)["term"] == 1
         region["k"] = 1
-        assert shown(second)["standby"] == ""  # The second one must not wait for a locator that has ended.
+        # The second locator must not wait for one that has ended, so that one does not ask for records any more.
+        assert asked == [None] and shown(second)["standby"] == ""
         cache.close()
         cache, region = member(tmp_path, first.address, second.address)
         region["k"] = 2

@@ -24,7 +24,7 @@ wan_event_mark wan_mark_of(const wan_record *record, uint64_t key_hash)
     return mark;
 }
 
-/* Where an event is, or the free place where it would be. */
+/* Returns the place of an event, or the free place where the event would be added. */
 static uint64_t place_of(const wan_parked *parked, const wan_event_mark *mark)
 {
     uint64_t at = mark->low & (parked->capacity - 1);

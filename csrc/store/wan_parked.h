@@ -4,8 +4,8 @@
 #define WAN_PARKED_H
 #include "record/wan_record.h"
 
-/* The name of an event, the same at each member: a digest of its event id, its version and its key. Members tell each
- * other marks, so it is a format. Never zeros. */
+/* The name of an event: a digest of the event id, the version and the key. All members compute the same mark, and tell
+ * each other marks, so the digest is a format. A mark is never all zeros. */
 typedef struct {
     uint64_t low, high;
 } wan_event_mark;
@@ -37,11 +37,12 @@ typedef struct {
     uint64_t capacity, used;
     uint64_t here, replayed, left; /* By their states. */
     wan_event_mark *turns;         /* The marks that left, by their turns, in a ring. */
-    uint64_t turn;                 /* Of the next one that leaves. */
+    uint64_t turn;                 /* The turn of the next event that leaves. */
 } wan_parked;
 
 wan_event_mark wan_mark_of(const wan_record *record, uint64_t key_hash);
-/* The event, whatever its state. NULL: it is not known. It stays where it is until the next call but for this one. */
+/* Returns the event, whatever its state. NULL: the index does not have the event. The pointer is valid until another
+ * function than this one is called. */
 wan_parked_event *wan_parked_find(const wan_parked *parked, const wan_event_mark *mark);
 /* Makes room for one event more. WAN_NO_MEMORY: nothing changed. */
 wan_status wan_parked_reserve(wan_parked *parked);

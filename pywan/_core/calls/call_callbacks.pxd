@@ -9,7 +9,7 @@ from pywan._core.region.region_state cimport region_core
 cdef tuple OUTCOMES        # The names of outcomes, by their numbers.
 
 cdef struct outer_call:
-    # What holds for the calls of this thread around those of callbacks.
+    # The depth and the deadline of the thread's own calls, while callbacks make calls in the thread.
     uint32_t depth
     uint64_t deadline_us
 

@@ -26,7 +26,7 @@ cdef class CallRoom(CallRegions):
             self.stopped_us = 0
 
     cdef void heard_nothing(self) noexcept nogil:
-        self.stopped_us = 0         # What is read next comes from now on.
+        self.stopped_us = 0         # The socket is empty, so the next bytes come later than now.
 
     cdef void note_stopped(self) noexcept nogil:
         """Notes since when the session reads nothing, after a look at the calls in `into`."""

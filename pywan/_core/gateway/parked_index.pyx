@@ -78,7 +78,7 @@ def of_region(bytes record, str region):
 
 
 def place_in_order(bytes record):
-    """What sorts records as `ParkedIndex` does: by version, and then by mark."""
+    """The sort key that orders records as `ParkedIndex` does: by version, and then by mark."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(record)
     raise_for(wan_record_check(at, len(record)), "parked events")
     cdef const wan_record *one = <const wan_record *>at
@@ -87,12 +87,12 @@ def place_in_order(bytes record):
 
 
 cdef class ParkedIndex:
-    """What is known of the events in `parked`, the queue of the parked events of a sender. One thread at a time calls
-    it. Others may append to the queue meanwhile: `refresh` finds what they appended. Nobody else takes events out while
-    the index is at work; what was taken out before, it knows as left.
+    """An index of `parked`, the queue of the parked events of a sender. One thread at a time calls the index. Other
+    threads may append to the queue meanwhile: `refresh` finds the appended events. No other thread takes events out
+    while the index is at work. Events that were taken out before count as left.
 
-    `led` is a list of (region, a byte for each of its buckets: whether this member leads the bucket's parked events).
-    It leads those of all other regions.
+    `led` is a list of (region, a byte for each bucket: whether this member leads the bucket's parked events). This
+    member leads the parked events of all other regions.
     """
 
     cdef EventQueue parked
@@ -112,7 +112,8 @@ cdef class ParkedIndex:
         return self.table.replayed
 
     def refresh(self):
-        """Looks at what was parked since the last call, and at what was taken out otherwise."""
+        """Adds the events that were parked since the last call, and notes as left those that were taken out of the
+        queue by others."""
         cdef wan_status status = WAN_OK
         cdef bint is_whole = False
         check_whole(self.parked)
@@ -148,14 +149,14 @@ cdef class ParkedIndex:
         return status
 
     cdef bint is_there(self, const wan_parked_event *event) noexcept nogil:
-        """Whether an event's record is in the queue still. Under the queue's lock."""
+        """Returns whether the queue still has the record of an event. The caller holds the queue's lock."""
         cdef const wan_partition *partition = &self.gateway.queue.partitions[event.partition]
         return (event.sequence > partition.removed
                 and wan_queue_at(&self.gateway.queue, partition, event.sequence) != NULL)
 
     cdef wan_status note(self, uint32_t partition, uint64_t sequence) noexcept nogil:
-        """Notes one record. Under the queue's lock. An event that is there twice has one record afterwards, and one
-        that has left has none."""
+        """Adds one record to the index. The caller holds the queue's lock. The second record of an event is taken out
+        of the queue, and so is each record of an event that has left."""
         cdef const wan_record *record = wan_queue_at(&self.gateway.queue, &self.gateway.queue.partitions[partition],
                                                      sequence)
         cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
@@ -196,10 +197,10 @@ cdef class ParkedIndex:
         wan_buffer_close(&gone)
         return status
 
-    # What is there.
+    # The events that are parked here.
 
     cdef list regions_of(self, led, wan_buffer *regions):
-        """Puts `led` into `regions`, each a led_region. Returns what keeps the bytes alive."""
+        """Puts `led` into `regions`, each as a led_region. Returns a list that keeps the bytes alive."""
         cdef led_region one
         kept = []
         for name, leads in led:
@@ -387,7 +388,7 @@ cdef class ParkedIndex:
         return status
 
     def lacking(self, bytes marks):
-        """Of these marks, (those that have left, as known here; those that are lacking here)."""
+        """Returns two parts of these marks: the events that this index knows as left, and the events that it lacks."""
         cdef wan_buffer left, lacking
         cdef wan_status status
         check_marks(marks)
@@ -636,7 +637,7 @@ cdef class ParkedIndex:
                         status = wan_buffer_add(&gone, &event.mark, MARK_BYTES)
                 wan_lock_release(&to.gateway.lock)
             raise_for(status, "parked events")
-            self.refresh()      # What left the queue because it was refused again is parked by now.
+            self.refresh()      # An event that was refused again is parked again by now.
             with nogil:
                 for n in range(gone.count):
                     mark = &(<const wan_event_mark *>gone.bytes)[n]
@@ -653,7 +654,7 @@ cdef class ParkedIndex:
 
 
 cdef inline bint is_of(const wan_parked_event *event, int region) noexcept nogil:
-    """Whether the event is parked, and of this region."""
+    """Returns whether the event is parked and belongs to this region."""
     return event.region == region and (event.state == WAN_PARKED_HERE or event.state == WAN_PARKED_REPLAYED)
 
 

@@ -26,7 +26,7 @@ cdef class ReceiverRegions(ReceiverReport):
     # such batch.
     cdef list replaced
     cdef uint64_t replaced_batch
-    cdef wan_pages regions          # Of region_slot, by the sender's number.
+    cdef wan_pages regions          # A region_slot for each region, by the sender's number.
     cdef uint64_t batch             # The number of the batch in work, from 1. It says when a region was looked up.
     cdef wan_clock *clock           # The clock of the regions of this member. NULL: no region was looked up yet.
     cdef Clock clock_holder         # Keeps the clock alive.
