@@ -1179,17 +1179,18 @@ def of_region(record: bytes, region: str) -> bytes:
     """The record of another member with this member's number of its region."""
 
 def place_in_order(record: bytes) -> tuple[int, int, int, int]:
-    """What sorts records as `ParkedIndex` does: by version, and then by mark."""
+    """The sort key that orders records as `ParkedIndex` does: by version, and then by mark."""
 
 class ParkedIndex:
-    """What is known of the events in `parked`, the queue of the parked events of a sender."""
+    """An index of `parked`, the queue of the parked events of a sender."""
 
     def __init__(self, parked: EventQueue) -> None: ...
     @property
     def replayed(self) -> int:
         """How many events are queued again, and parked until they have left the queue."""
     def refresh(self) -> None:
-        """Looks at what was parked since the last call, and at what was taken out otherwise."""
+        """Adds the events that were parked since the last call, and notes as left those that were taken out of the queue by
+        others."""
     def count(self, led: Iterable[tuple[str, bytes]]) -> int:
         """How many events are parked and led here."""
     def shown(self, led: Iterable[tuple[str, bytes]], limit: int) -> list[tuple[int, bytes]]:
@@ -1203,7 +1204,7 @@ class ParkedIndex:
         """Compares with the `marks` of another member: the marks of (those that have left, as known here; those that
         are lacking here; those that are lacking there)."""
     def lacking(self, marks: bytes) -> tuple[bytes, bytes]:
-        """Of these marks, (those that have left, as known here; those that are lacking here)."""
+        """Returns two parts of these marks: the events that this index knows as left, and the events that it lacks."""
     def copy(self, marks: bytes, most: int) -> tuple[bytes, int]:
         """The events with these marks that are parked here, about `most` bytes of them and one at least, for `take`."""
     def take(self, region: str, events: bytes) -> int:
