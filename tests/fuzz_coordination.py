@@ -14,6 +14,7 @@ account, or no certificate that is believed, and some damage the bytes of the en
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import random
 import socket
@@ -59,11 +60,16 @@ from small_members import ATTRIBUTES, SmallMember
 HONEST = ("a", "b", "c")
 OTHER = RegionAttributes(Kind.PARTITION, total_num_buckets=7, redundant_copies=1)  # Of the members that lie.
 NUMBERS_NEAR = (3, 4, 5, 112, 113, 2**16, 2**20, 2**24 - 1, 2**31 - 2, 2**31, 2**32 - 1)
-BOMBS = [zlib.compress(each * (1 << 24), 9) for each in (b"\0", b"\x90", b"\xdd\0\0\0\0")]
+BOMBS = [b"\0", b"\x90", b"\xdd\0\0\0\0"]  # What each of them repeats.
 TIMEOUT_S = 20.0
 LIES_S = 0.3  # For so long a member listens to a coordinator that lies.
 LINES_A_RUN = 3.0  # On the average. A connection that is closed has one line, and a member that comes and goes some.
 RESTART_EVERY, LOOK_EVERY = 400, 20
+
+
+@functools.cache
+def bomb(repeated: bytes) -> bytes:
+    return zlib.compress(repeated * (1 << 24), 9)
 
 
 class Counted(Records):
@@ -113,7 +119,7 @@ class Words(Grammar):
         """Tables or holdings, packed, and perhaps not whole; or a little that unpacks to very much."""
         r = self.random
         if r.random() < 0.03:
-            return r.choice(BOMBS)
+            return bomb(r.choice(BOMBS))
         if r.random() < 0.03:
             return zlib.compress(struct.pack(">BI", 0xDD, 1 << 30) + b"\x90" * 100)
         try:

@@ -139,7 +139,7 @@ def test_parts_of_all_lengths_come_back_wherever_the_bytes_between_them_are_cut(
         zlib.compress(b"\xc1"),
         zlib.compress(b"\x92\x01"),
         zlib.compress(b"\x91" * 5000 + b"\x90"),
-        zlib.compress((b"\xc6\x00\x10\x00\x00" + bytes(1 << 20)) * ((plain.PACKED_MAX_BYTES >> 20) + 1)),
+        zlib.compress((b"\xc6\x00\x10\x00\x00" + bytes(1 << 20)) * ((plain.PACKED_MAX_BYTES >> 20) + 1), 1),
     ],
 )
 def test_packed_values_that_cannot_be_read_are_refused(data):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
@@ -75,8 +76,11 @@ class Tree:
         self.root = root
         self.rules = read_rules(root / RULES)
         self.seconds: dict[str, float] = json.loads((root / SECONDS).read_text())
-        self._imports = {file.stem: imports_of(file) for file in sorted((root / "tests").glob("*.py"))}
-        self.tests = [name for name in self._imports if name.startswith("test_")]
+        self.tests = sorted(file.stem for file in (root / "tests").glob("test_*.py"))
+
+    @functools.cached_property
+    def _imports(self) -> dict[str, set[str]]:
+        return {file.stem: imports_of(file) for file in sorted((self.root / "tests").glob("*.py"))}
 
     def choose(self, files: Iterable[str]) -> Choice:
         chosen = Choice()
@@ -164,10 +168,19 @@ def read_rules(file: Path) -> list[Rule]:
     ]
 
 
+def statements(part: ast.AST) -> Iterator[ast.AST]:
+    """Returns the statements of a part of a program, with those that they contain. It looks into no expression."""
+    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = getattr(part, field, None)
+        for each in inner if isinstance(inner, list) else []:  # An expression may have a body too.
+            yield each
+            yield from statements(each)
+
+
 def imports_of(file: Path) -> set[str]:
     """Returns the modules that a file imports, with the packages that those are in if they are helpers of tests."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in statements(ast.parse(file.read_text())):
         names = [alias.name for alias in node.names] if isinstance(node, (ast.Import, ast.ImportFrom)) else []
         if isinstance(node, ast.ImportFrom) and node.module:
             names = [node.module, *(f"{node.module}.{name}" for name in names)]
