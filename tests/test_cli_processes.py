@@ -4,10 +4,13 @@ stop.
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -19,6 +22,7 @@ from pathlib import Path
 import pytest
 
 import pywan
+from pywan.cli.main import main as program
 from pywan.errors import DiskError, IllegalStateError, NotFoundError, PywanError
 from pywan.member import process
 from pywan.testing.waiting import LIMIT_S
@@ -84,6 +88,7 @@ class Machine:
         }
 
     def shell(self, command: str, **environment: str) -> subprocess.CompletedProcess:
+        """Runs a line in a shell, with the program as a process of its own."""
         return subprocess.run(
             command,
             shell=True,
@@ -94,13 +99,37 @@ class Machine:
             timeout=90,
         )
 
-    def do(self, command: str, **environment: str) -> str:
+    def do_in_shell(self, command: str, **environment: str) -> str:
         done = self.shell(command, **environment)
         assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}{self.logs()}"
         return done.stdout
 
+    def do(self, command: str) -> str:
+        """Does what the program does, in this process. So it does not take the time that a process needs to start."""
+        program, *words = shlex.split(command)
+        assert program in ("pywan", "gfsh")
+        status, shown = self._run(words)
+        assert status == 0, f"{command}\n{shown}{self.logs()}"
+        return shown
+
     def ask(self, command: str) -> dict:
-        return json.loads(self.shell(f"gfsh --json {command}").stdout)
+        return json.loads(self._run(["--json", *shlex.split(command)])[1])
+
+    def _run(self, words: list[str]) -> tuple[object, str]:
+        """Returns the status with which the program ends, and what it writes to its standard output."""
+        shown, status = io.StringIO(), None
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.chdir(self.directory),
+            contextlib.redirect_stdout(shown),
+        ):
+            for name, value in self.environment.items():
+                patch.setenv(name, value)
+            try:
+                program(words)
+            except SystemExit as end:
+                status = end.code
+        return status, shown.getvalue()
 
     def pid_of(self, name: str) -> int:
         return process.recorded(process.MemberFiles.of(self.directory, name)).pid
@@ -131,21 +160,23 @@ def machine(tmp_path):
 
 def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
     for site, number in SITES.items():
-        machine.do(START_LOCATOR[site], PYWAN_DISTRIBUTED_SYSTEM_ID=str(number))
+        machine.do_in_shell(START_LOCATOR[site], PYWAN_DISTRIBUTED_SYSTEM_ID=str(number))
     (machine.directory / "ny.xml").write_text(NY_XML)
     for site in SITES:
         xml = "--cache-xml-file=ny.xml" if site == "ny" else ""
-        machine.do(
+        machine.do_in_shell(
             f"gfsh start server --name=server_{site} --locators={site}_host[10331] "
             f"--bind-address={machine.hosts[f'{site}_host']} {xml}"
         )
     for site, script in SCRIPTS.items():
-        machine.do(f'gfsh -e "connect --locator={site}_host[10331]" -e "create region --name=data --type=PARTITION"')
+        machine.do_in_shell(
+            f'gfsh -e "connect --locator={site}_host[10331]" -e "create region --name=data --type=PARTITION"'
+        )
         (machine.directory / f"{site}.gfsh").write_text(script)
-        machine.do(f"gfsh run --file={site}.gfsh")
+        machine.do_in_shell(f"gfsh run --file={site}.gfsh")
 
     for site in SITES:
-        machine.do(
+        machine.do_in_shell(
             f"gfsh --locator={site}_host[10331] put --region=/data --key=from-{site} "
             f'--value=\'{{"at": "{site}"}}\' --value-type=json'
         )
@@ -168,7 +199,7 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
         ),
         "queues empty",
     )
-    shown = machine.do(
+    shown = machine.do_in_shell(
         "gfsh --locator=tk_host[10331] list gateways", COLUMNS="200"
     )  # Wide enough for Geode's headings.
     for word in (
@@ -183,7 +214,7 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
         assert word in shown
 
     # A member that is killed gets its part of the cluster configuration again when it is started again.
-    machine.do(
+    machine.do_in_shell(
         "gfsh -e 'connect --locator=ln_host[10331]' -e 'pause gateway-sender --id=tk' -e 'resume gateway-sender "
         "--id=tk'"
     )
@@ -191,20 +222,20 @@ def test_geodes_commands_xml_and_scripts_make_three_sites(machine):
     machine.until(
         lambda: machine.ask("status server --name=server_ln")["data"]["state"] == "stopped", "server_ln is gone"
     )
-    machine.do(
+    machine.do_in_shell(
         f"gfsh start server --name=server_ln --locators=ln_host[10331] --bind-address={machine.hosts['ln_host']}"
     )
     found = machine.ask("--locator=ln_host[10331] list gateways")["data"]
     assert [s["id"] for s in found["senders"]] == ["ny", "tk"] and len(found["receivers"]) == 1
-    machine.do("gfsh --locator=ln_host[10331] put --region=data --key=again --value=1")
+    machine.do_in_shell("gfsh --locator=ln_host[10331] put --region=data --key=again --value=1")
     machine.until(
         lambda: machine.ask("--locator=ny_host[10331] query size --region=data")["data"].get("size") == 4,
         "the fourth key at ny",
     )
 
     for site in SITES:
-        machine.do(f"gfsh stop server --name=server_{site}")
-        machine.do(f"gfsh stop locator --name=locator_{site}")
+        machine.do_in_shell(f"gfsh stop server --name=server_{site}")
+        machine.do_in_shell(f"gfsh stop locator --name=locator_{site}")
     assert list(machine.directory.glob("*/*.pid")) == []
 
 
@@ -535,7 +566,7 @@ def test_the_cause_of_lag_is_shown_for_members_in_processes_of_their_own(machine
         "<class-name>causes:Standing</class-name></cache-listener></region-attributes></region></cache>"
     )
     for site in ("ny", "ln"):
-        machine.do(START_LOCATOR[site], PYWAN_DISTRIBUTED_SYSTEM_ID=str(SITES[site]))
+        machine.do_in_shell(START_LOCATOR[site], PYWAN_DISTRIBUTED_SYSTEM_ID=str(SITES[site]))
         xml = "--cache-xml-file=ln.xml" if site == "ln" else ""
         machine.do(
             f"gfsh start server --name=server_{site} --locators={site}_host[10331] "
