@@ -1,26 +1,25 @@
-"""Owns how a listener is called: which of its forms it has (events or columns, plain or awaitable), and the event loop
-of an awaitable one.
-"""
+"""Owns how a listener is called: which of its forms it has (events or columns, plain or awaitable)."""
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import logging
 import threading
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from pywan import _core
 from pywan.async_queue.columns import check_there, to_arrow
-from pywan.base.threads import start_thread
 from pywan.config.classes import import_class, make_instance, overrides
 from pywan.errors import ConfigurationError
 from pywan.forks import end_strayed_child
 
+if TYPE_CHECKING:
+    from pywan.async_queue.event_loop import EventLoop
+
 log = logging.getLogger("pywan.async_queue")
 
-CLOSE_LIMIT_S = 15.0  # The longest wait for the `close` of an awaitable listener, and for the end of its event loop.
+CLOSE_LIMIT_S = 15.0  # The longest wait for the `close` of an awaitable listener.
 _METHODS = ("process_events", "process_arrow")
 
 
@@ -47,7 +46,7 @@ class Listener:
             raise _no_listener(type(self.made), f"{what}: async_event_listener")
         self._call = call
         is_async = inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
-        self._loop = _Loop(what) if is_async else None
+        self._loop = _event_loop(what) if is_async else None
         self._forks = _core.forks()
         self._lock = threading.Lock()  # Guards the two below.
         self._calls = 0  # How many dispatchers wait for it now.
@@ -114,6 +113,8 @@ class Listener:
                     if self._loop is not None:
                         self._loop.run(answer, CLOSE_LIMIT_S)
                     else:
+                        import asyncio
+
                         asyncio.run(answer)
         except Exception:
             log.exception("%s: its listener failed as it was closed", self.what)
@@ -151,68 +152,7 @@ def _no_listener(cls: type, what: str) -> ConfigurationError:
     )
 
 
-class _Loop:
-    """An event loop in a thread of its own, which begins with the first call."""
+def _event_loop(what: str) -> EventLoop:
+    from pywan.async_queue.event_loop import EventLoop  # With asyncio, which no other listener needs.
 
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._lock = threading.Lock()  # Held while the thread begins.
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
-
-    @property
-    def is_own_thread(self) -> bool:
-        return threading.current_thread() is self._thread
-
-    def run(self, coroutine: Coroutine[Any, Any, Any], timeout: float | None = None) -> Any:
-        """Returns what the coroutine returns, or raises what it raises. TimeoutError after `timeout` seconds."""
-        try:
-            loop = self._begun()
-        except BaseException:
-            coroutine.close()
-            raise
-        answer, error = asyncio.run_coroutine_threadsafe(_guarded(coroutine), loop).result(timeout)
-        if error is not None:
-            raise error
-        return answer
-
-    def _begun(self) -> asyncio.AbstractEventLoop:
-        with self._lock:
-            if self._loop is None:
-                loop = asyncio.new_event_loop()
-                try:
-                    self._thread = start_thread(f"{self._what} has no event loop", "listener-loop", _serve, loop)
-                except BaseException:
-                    loop.close()
-                    raise
-                self._loop = loop
-            return self._loop
-
-    def end(self) -> None:
-        """Ends the loop. A coroutine that blocks it is waited for, up to a limit."""
-        with self._lock:
-            if self._loop is None or self._thread is None:
-                return
-            loop, thread = self._loop, self._thread
-        if thread.is_alive():
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(CLOSE_LIMIT_S)
-            if thread.is_alive():
-                log.error("%s: the event loop of its listener did not end within %d s", self._what, CLOSE_LIMIT_S)
-
-
-async def _guarded(coroutine: Coroutine[Any, Any, Any]) -> tuple[Any, BaseException | None]:
-    """Returns what the coroutine returned, and what it raised. asyncio ends its loop when a task raises SystemExit."""
-    try:
-        return await coroutine, None
-    except BaseException as error:
-        return None, error
-
-
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
-    asyncio.set_event_loop(loop)
-    try:
-        loop.run_forever()
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
+    return EventLoop(what)

@@ -177,9 +177,14 @@ def reader(form: Any, what: str = "") -> Read:
     raise TypeError(f"{what}: {form} says no range")
 
 
+@functools.cache
+def _hints(form: type) -> dict[str, Any]:
+    return get_type_hints(form, include_extras=True)
+
+
 def field_reader(form: type, field: str) -> Read:
     """The reader of one field of a class."""
-    return reader(get_type_hints(form, include_extras=True)[field], f"{field} of {_in_words(form)}")
+    return reader(_hints(form)[field], f"{field} of {_in_words(form)}")
 
 
 def record(form: type[T]) -> Callable[[Any], T]:
@@ -193,7 +198,7 @@ def _record(form: Any) -> Read:
     readers, what = [field_reader(form, name) for name in names], f"a {_in_words(form)}"
     if len(readers) == 2 and hasattr(form, "_fields") and not hasattr(form, "problem"):
         return _all(readers, what, functools.partial(tuple.__new__, form))
-    hints = get_type_hints(form, include_extras=True)
+    hints = _hints(form)
     later = sum(any(isinstance(part, Since) for part in get_args(hints[name])) for name in names)
     read_all = _all(readers, what) if len(readers) == 2 else _first_of(readers, len(readers) - later, what)
     if not hasattr(form, "problem"):

@@ -170,8 +170,8 @@ def read_rules(file: Path) -> list[Rule]:
 
 def statements(part: ast.AST) -> Iterator[ast.AST]:
     """Returns the statements of a part of a program, with those that they contain. It looks into no expression."""
-    for field in ("body", "orelse", "finalbody", "handlers", "cases"):
-        inner = getattr(part, field, None)
+    for name in ("body", "orelse", "finalbody", "handlers", "cases"):
+        inner = getattr(part, name, None)
         for each in inner if isinstance(inner, list) else []:  # An expression may have a body too.
             yield each
             yield from statements(each)
