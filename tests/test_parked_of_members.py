@@ -12,13 +12,11 @@ import pytest
 
 from pywan.testing.processes import ProcessFailed
 from pywan.testing.waiting import eventually
-from test_senders_of_members import BUCKETS, PARTITION, WAYS, Sites, sites, wait_copies
+from test_senders_of_members import BUCKETS, PARTITION, SELDOM, WAYS, Sites, sites, wait_copies
 from wan_site import WanSite
 
 EVENTS = 200
 WRONG = {"name": "another", "type": "REPLICATE"}
-# A promise about one way holds for the others by the same code; the first promise is tried with all of them.
-SELDOM = [WAYS[0], *(pytest.param(*way.values, id=way.id, marks=pytest.mark.nightly) for way in WAYS[1:])]
 
 
 @contextlib.contextmanager
@@ -260,7 +258,7 @@ def test_a_withheld_event_of_a_put_in_doubt_is_parked_where_the_put_counts(tmp_p
 
 @pytest.mark.whole
 @pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("parallel", [True, False])
+@pytest.mark.parametrize("parallel", [True, pytest.param(False, marks=pytest.mark.nightly)])
 def test_no_parked_event_is_lost_over_kills(tmp_path, parallel, rounds):
     sender = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": parallel}
     with parked(tmp_path, PARTITION, members=("a", "b", "c"), parallel=parallel) as both:

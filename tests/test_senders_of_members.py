@@ -23,6 +23,8 @@ WAYS = [
     pytest.param(False, REPLICATE, id="serial"),
     pytest.param(False, PARTITION, id="serial-partitioned"),
 ]
+# A promise about one way holds for the others by the same code; the first promises are tried with all of them.
+SELDOM = [WAYS[0], *(pytest.param(*way.values, id=way.id, marks=pytest.mark.nightly) for way in WAYS[1:])]
 
 
 class Sites:
@@ -211,8 +213,19 @@ def sites_with_a_later_sender(
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("parallel", "region"), LATER)
-@pytest.mark.parametrize("end", ["stays", "sender-stops", "stops", "dies"])
+@pytest.mark.parametrize(
+    ("parallel", "region", "end"),
+    [  # Each end, and each way, is there by day.
+        pytest.param(*way.values, end, id=f"{end}-{way.id}", marks=[] if by_day == way.id else pytest.mark.nightly)
+        for way in LATER
+        for end, by_day in (
+            ("stays", "serial"),
+            ("sender-stops", "serial"),
+            ("stops", "parallel"),
+            ("dies", "parallel"),
+        )
+    ],
+)
 def test_a_member_that_gets_its_sender_later_sends_what_was_queued_before(tmp_path, parallel, region, end):
     with sites_with_a_later_sender(tmp_path, region, parallel, 1000) as (both, queued):
         if end == "stays":  # The younger one leads now.
@@ -534,7 +547,7 @@ def kill_amid_sending(both: Sites, parallel: bool, region: dict[str, Any], is_ti
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("parallel", "region"), WAYS)
+@pytest.mark.parametrize(("parallel", "region"), SELDOM)
 def test_a_holder_hears_of_all_that_was_acknowledged_and_of_nothing_else_though_the_primary_dies(
     tmp_path, parallel, region
 ):
@@ -548,7 +561,7 @@ def test_a_holder_hears_of_all_that_was_acknowledged_and_of_nothing_else_though_
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("parallel", "region"), WAYS)
+@pytest.mark.parametrize(("parallel", "region"), SELDOM)
 def test_no_holder_hears_of_parked_events_though_the_primary_dies(tmp_path, parallel, region):
     more = {"gateway_event_filters": ["wan_site:EvenKeysLeave"], "batch_size": 10}
     with sites(tmp_path, region, parallel=parallel, remote={**region, "name": "another"}, **more) as both:
