@@ -2,7 +2,7 @@
 #
 #   make build     .venv with pywan in it; compiles what changed   (FAST=1: less optimised, in about half the time)
 #   make demo      three sites on this machine, fed by Spark          (ARGS="--events 100000 --topology chain" ...)
-#   make lint      formatting, ruff, types, clang-tidy, spelling, and the links of the documents
+#   make lint      formatting, ruff, types, clang-tidy, spelling, and the tests that compare source, documents and tools
 #   make test      the tests, in parallel                             (ARGS="-k queue" WORKERS=2 ...)
 #   make test-changed  the tests, C tests and simulated worlds that see what differs from main  (BASE=rev, or ARGS="csrc/store/wan_queue.c")
 #   make test-quick  the tests without Spark, processes and long waits
@@ -144,7 +144,7 @@ $(STAMP)-lint: pyproject.toml $(STAMP)-install
 	$(PIP) install -q $(call extra,lint)
 	@touch $@
 
-lint: $(STAMP)-lint
+lint: $(STAMP)-lint build
 	$(VENV)/bin/ruff format --check --quiet
 	$(VENV)/bin/ruff check --quiet
 	$(VENV)/bin/clang-format --dry-run -Werror $(C_SOURCES)
@@ -155,7 +155,7 @@ lint: $(STAMP)-lint
 	$(PY) -m mypy --config-file bench/mypy.ini bench packaging setup.py docs/*.py
 	$(PY) -m mypy --config-file bench/mypy.ini docs/examples
 	$(VENV)/bin/codespell
-	$(PY) -m pytest -q -p no:cacheprovider tests/test_documents.py -k link
+	$(PY) -m pytest -q -p no:cacheprovider -n $(CORES) -m "lint and not long" $$(grep -l "^pytestmark = pytest.mark.lint$$" tests/test_*.py)
 
 # A stamp says that clang-tidy found nothing in a file. The largest files come first, as they take longest. The checks
 # of a debug build tell clang-tidy what cannot be.
@@ -170,7 +170,7 @@ build/tidy/%.stamp: csrc/%.c .clang-tidy $(wildcard csrc/*/*.h) | $(STAMP)-lint
 # The C tests run beside the others, on one core. Their output is shown if one fails.
 test: build
 	@mkdir -p build; $(MAKE) --no-print-directory ctest CORES=1 > build/ctest.log 2>&1 & ctest=$$!; status=0; \
-	  $(PYTEST) $(or $(ARGS),-m "not long") || status=$$?; \
+	  $(PYTEST) $(or $(ARGS),-m "not long and not lint") || status=$$?; \
 	  wait $$ctest && echo "the C tests and fuzzers passed (build/ctest.log)" || { cat build/ctest.log; status=1; }; exit $$status
 
 test-changed: build

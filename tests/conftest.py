@@ -18,7 +18,8 @@ from pywan.testing.waiting import eventually
 from sites import Network
 
 # Examples may be slow to make when the machine is busy. That says nothing about what a test promises.
-settings.register_profile("pywan", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# They are others in each run, so a run needs few.
+settings.register_profile("pywan", max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("pywan")
 
 # Modules whose tests run in one worker, one after another, and the name of their group. One group has all tests of
@@ -101,7 +102,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     """Only the process that has the reports of all workers writes them, and only of a run in which no test was left
     out."""
     option = session.config.option
-    if hasattr(session.config, "workerinput") or option.keyword or option.markexpr != "not long":
+    if hasattr(session.config, "workerinput") or option.keyword or option.markexpr != "not long and not lint":
         return
     if any(Path(argument).resolve() == MEASURED.parent.parent / "tests" for argument in session.config.args):
         MEASURED.parent.mkdir(exist_ok=True)

@@ -19,6 +19,8 @@ import pytest
 
 import pywan
 
+pytestmark = pytest.mark.lint
+
 ROOT = Path(__file__).resolve().parent.parent
 CODE = (".py", ".pyx", ".pxd", ".c", ".h")
 

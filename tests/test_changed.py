@@ -14,6 +14,8 @@ from changed.run import run_choice
 from simulator import WORLDS
 from site_simulation.kinds import KINDS
 
+pytestmark = pytest.mark.lint
+
 TREE = Tree()
 LISTED = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.splitlines() or [
     str(path.relative_to(ROOT)) for folder in ("csrc", "pywan", "docs") for path in (ROOT / folder).rglob("*.*")
@@ -134,6 +136,7 @@ def test_a_base_that_is_not_there_is_refused_by_its_name(clone):
         changed_files(clone, "no-such-branch")
 
 
+@pytest.mark.nightly  # A whole run of a tool that seldom changes.
 def test_a_choice_that_fails_names_the_test_and_how_it_runs_again(tmp_path, capfd):
     (tmp_path / "tests/changed").mkdir(parents=True)
     (tmp_path / "tests/changed/rules.toml").write_text('[src]\ntests = ["test_a", "test_b"]\n')

@@ -302,6 +302,7 @@ def test_a_site_has_a_largest_number_of_members():
     assert isinstance(site.last(A), Tables)
 
 
+@pytest.mark.long
 def test_a_full_site_starts_again_though_its_buckets_wait_for_all_earlier_incarnations():
     """Nobody can take over, so the earlier ones stay in the view until the last member has come."""
     earlier = [Incarnation(f"m{number}", number + 1) for number in range(MEMBERS_MAX)]

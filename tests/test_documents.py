@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
 import shlex
@@ -18,6 +19,8 @@ from pywan.cli.commands import COMMANDS
 from pywan.config import attributes, cache_xml
 from pywan.stats import ledger
 from pywan.testing import TwoSites, eventually, two_sites
+
+pytestmark = pytest.mark.lint
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = [
@@ -196,18 +199,23 @@ def test_each_row_of_a_conformance_list_has_its_status_and_what_is_shown_its_tes
         assert "::test_" in test or not status.startswith("shown"), f"{page.name} {row} names no test"
 
 
+@functools.cache
+def functions_of(file: str) -> dict[str, ast.FunctionDef]:
+    parts = ast.parse((ROOT / file).read_text()).body
+    return {each.name: each for each in parts if isinstance(each, ast.FunctionDef)}
+
+
 def is_left_to_the_night(file: str, name: str) -> bool:
     """Whether only `make nightly` runs a test. One whose mark is that of some arguments runs with the others."""
-    functions = ast.walk(ast.parse((ROOT / file).read_text()))
-    (test,) = (each for each in functions if isinstance(each, ast.FunctionDef) and each.name == name)
+    test = functions_of(file)[name]
     return "pytest.mark.nightly" in map(ast.unparse, test.decorator_list)
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs" / "conformance").glob("*.md")), ids=lambda path: path.name)
 def test_each_row_of_a_conformance_list_rests_on_a_test_that_ci_runs(page):
-    """That runs what `make test` and `make test-long` do."""
-    steps = re.findall(r"^step .* (make test(?:-long)?)$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
-    assert steps == ["make test", "make test-long"]
+    """That runs what `make lint`, `make test` and `make test-long` do."""
+    steps = re.findall(r"^step .* (make (?:lint|test|test-long))$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+    assert steps == ["make lint", "make test", "make test-long"]
     for row in re.findall(r"^\| .*`tests/.*\|$", page.read_text(), re.MULTILINE):
         tests = re.findall(r"(tests/test_\w+\.py)::(\w+)", row)
         assert not all(is_left_to_the_night(*each) for each in tests), f"only `make nightly` shows {row}"

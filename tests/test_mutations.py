@@ -15,6 +15,8 @@ from mutations.__main__ import OF_A_DAY, of_the_day
 from mutations.patches import FOLDER, ROOT, apply_patch, read_mutations
 from pywan.testing.waiting import LIMIT_S, eventually
 
+pytestmark = pytest.mark.lint
+
 MUTATIONS = read_mutations()
 
 
@@ -43,6 +45,7 @@ def test_a_patch_that_does_not_apply_is_refused_by_its_name(tmp_path):
     assert "mutation of-yesterday does not apply to this tree" in done.stderr and not done.stdout
 
 
+@pytest.mark.nightly  # A whole run of a tool that seldom changes.
 def test_a_loss_that_no_check_sees_is_told_and_fails(tmp_path):
     write(tmp_path, "nothing", "Nothing is taken out.", "+NOTHING = 0")
     done = tried(tmp_path, "--seeds", "2")
@@ -66,6 +69,7 @@ def table_of(told: str) -> dict[str, list[str]]:
     return {row[0].strip("`"): row[1:] for row in rows}
 
 
+@pytest.mark.nightly  # A whole run of a tool that seldom changes.
 def test_a_test_that_a_patch_names_is_run_with_the_piece_and_without_it(tmp_path):
     the_rows = "tests/test_architecture.py -k every_name_in_the_table"
     write(tmp_path, "seen", f"A file has no row.\nTest: {the_rows}", "+SEEN = 0")

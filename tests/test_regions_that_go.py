@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pywan.testing.waiting import SOON_S, eventually
-from test_senders_of_members import WAYS, Sites, sites, wait_copies
+from test_senders_of_members import SELDOM, WAYS, Sites, sites, wait_copies
 
 
 def wait_gone(both: Sites) -> None:
@@ -38,7 +38,7 @@ def test_what_waits_when_a_region_is_destroyed_leaves_from_all_members_and_the_n
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("parallel", "region"), WAYS)
+@pytest.mark.parametrize(("parallel", "region"), SELDOM)
 def test_what_waits_when_a_region_loses_its_sender_leaves_from_all_members(tmp_path, parallel, region):
     with sites(tmp_path, region, parallel=parallel) as both:
         members = both.ny.living()
@@ -55,7 +55,7 @@ def test_what_waits_when_a_region_loses_its_sender_leaves_from_all_members(tmp_p
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("parallel", "region"), WAYS)
+@pytest.mark.parametrize(("parallel", "region"), SELDOM)
 def test_a_region_that_another_member_destroys_ends_all_puts_at_once(tmp_path, parallel, region):
     """C-074, on several members: writers hear that the region is gone, and nothing else."""
     with sites(tmp_path, region, parallel=parallel) as both:
@@ -80,7 +80,7 @@ def test_a_region_that_another_member_destroys_ends_all_puts_at_once(tmp_path, p
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize(("parallel", "region"), WAYS)
+@pytest.mark.parametrize(("parallel", "region"), SELDOM)
 def test_a_sender_that_is_taken_away_as_soon_as_it_was_given_leaves_nothing_behind(tmp_path, parallel, region):
     """Each member asks the others for older events then, and forgets what it has if it has not got those."""
     with sites(tmp_path, region, parallel=parallel) as both:

@@ -14,6 +14,8 @@ import pytest
 import pywan
 from pywan import _core
 
+pytestmark = pytest.mark.lint
+
 STUB = ast.parse((Path(pywan.__file__).parent / "_core" / "__init__.pyi").read_text())
 SPECIAL = {"__init__", "__new__", "__len__", "__contains__", "__iter__", "__getitem__"}
 

@@ -6,6 +6,8 @@ import pytest
 
 import tables
 
+pytestmark = pytest.mark.lint
+
 MARKED = [(page, title, text) for page in tables.PAGES for title, text in tables.tables_of(page.read_text())]
 
 
