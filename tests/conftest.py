@@ -1,5 +1,6 @@
 """Owns what tests share: sites on this machine, and the one Spark session of a run."""
 
+import hashlib
 import json
 import os
 import random
@@ -9,11 +10,13 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from pywan.security import passwords
 from pywan.testing.waiting import eventually
 from sites import Network
 
@@ -150,6 +153,18 @@ def folder_that_outlives_the_test(request):
     """The folder of a test is removed when it has passed. So it is made first, and removed after all that uses it."""
     if "tmp_path" in request.fixturenames:
         request.getfixturevalue("tmp_path")
+
+
+@pytest.fixture(scope="module")
+def cheap_passwords():
+    """A try of a password costs next to nothing, as one does not with the product: tests/test_users.py tries that."""
+
+    def scrypt(data: bytes, *, n: int, **more: Any) -> bytes:
+        return hashlib.scrypt(data, n=16, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(passwords, "hashlib", SimpleNamespace(scrypt=scrypt))
+        yield
 
 
 def threads() -> set[threading.Thread]:

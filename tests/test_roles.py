@@ -387,7 +387,7 @@ class Site:
 
 
 @pytest.fixture(scope="module")
-def hashes():
+def hashes(cheap_passwords):
     return {name: hash_of(password) for name, password in PASSWORDS.items()}
 
 

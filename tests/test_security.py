@@ -48,7 +48,7 @@ USERS = {
 
 
 @pytest.fixture(scope="module")
-def hashes():
+def hashes(cheap_passwords):
     """Of the passwords, which are the names."""
     return {name: hash_of(name) for name in USERS}
 

@@ -32,7 +32,7 @@ SENDER = {"batch_time_interval": 10, "retry_interval_ms": 100}
 
 
 @pytest.fixture(scope="module")
-def hashes():
+def hashes(cheap_passwords):
     return {name: hash_of(name) for name in ("member", "ny", "ln", "visitor")}
 
 

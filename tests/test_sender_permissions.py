@@ -21,7 +21,7 @@ ALL = ["DATA:WRITE"]
 
 
 @pytest.fixture(scope="module")
-def hashes():
+def hashes(cheap_passwords):
     return {name: hash_of(name) for name in ("member", "ny")}
 
 
