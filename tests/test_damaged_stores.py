@@ -23,6 +23,7 @@ from records import read_record
 
 STORE = "disk-store-small"
 LOGS = "queue-ln", "region-data"
+SEEDS = [*range(12), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(12, 80))]
 
 
 def opened(site, home, *, store_mb=4, **sender):
@@ -202,13 +203,13 @@ def check_salvage(ny, kept, store, what):
     assert sender.ledger()["balanced"], what
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_stopped_store_that_is_damaged_anywhere_opens_whole_or_says_so(ny, kept, tmp_path, caplog, seed):
     store = copied(kept.stopped, tmp_path)
     check_damaged(ny, kept, store, damage(random.Random(seed), store), caplog, may_cut=False)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_store_of_a_killed_member_that_is_damaged_anywhere_opens_whole_or_says_so(ny, kept, tmp_path, caplog, seed):
     store = copied(kept.killed, tmp_path)
     check_damaged(ny, kept, store, damage(random.Random(f"killed {seed}"), store), caplog, may_cut=True)

@@ -93,25 +93,26 @@ def answers(member: MemberProcess, key: str = "probe") -> Callable[[], bool]:
     return put
 
 
-@pytest.mark.parametrize(
-    ("other", "words"),
-    [
-        (
-            {"type": "REPLICATE", "total_num_buckets": None, "redundant_copies": None, "recovery_delay": None},
-            "type is REPLICATE here and PARTITION at the other members",
-        ),
-        ({"recovery_delay": 1000}, "recovery-delay is 1000 here and 0 at the other members"),
-        ({"startup_recovery_delay": -1}, "startup-recovery-delay is -1 here"),
-        ({"total_num_buckets": 8}, "total-num-buckets is 8 here and 7 at the other members"),
-        ({"min_in_sync_copies": 2}, "min-in-sync-copies is 2 here and 1 at the other members"),
-    ],
-)
-def test_a_region_with_another_attribute_is_refused_with_the_names_that_users_type(site, other, words):
+OTHER_ATTRIBUTES = [
+    (
+        {"type": "REPLICATE", "total_num_buckets": None, "redundant_copies": None, "recovery_delay": None},
+        "type is REPLICATE here and PARTITION at the other members",
+    ),
+    ({"recovery_delay": 1000}, "recovery-delay is 1000 here and 0 at the other members"),
+    ({"startup_recovery_delay": -1}, "startup-recovery-delay is -1 here"),
+    ({"total_num_buckets": 8}, "total-num-buckets is 8 here and 7 at the other members"),
+    ({"min_in_sync_copies": 2}, "min-in-sync-copies is 2 here and 1 at the other members"),
+]
+
+
+def test_a_region_with_another_attribute_is_refused_with_the_names_that_users_type(site):
     one = site.start("one")
     one.do("data", "put", "k", 1)
-    wanted = {name: value for name, value in {**DATA, **other}.items() if value is not None}
-    with pytest.raises(ProcessFailed, match=words):
-        site.start("two", [wanted])
+    for number, (other, words) in enumerate(OTHER_ATTRIBUTES):
+        wanted = {name: value for name, value in {**DATA, **other}.items() if value is not None}
+        with pytest.raises(ProcessFailed, match=words):
+            site.start(f"other{number}", [wanted])
+        site.members[f"other{number}"].kill()
     assert one.do("data", "get", "k") == 1
 
 

@@ -24,6 +24,7 @@ OTHER = (BUCKET.number + 1) % 7
 
 
 @pytest.mark.whole
+@pytest.mark.long
 def test_every_answer_fits_one_order_whatever_happens_to_the_processes():
     counts = run(7, 4, faults=("kill", "two", "rolling", "kill-copies"), layouts=("copies-1",))
     assert counts["rounds"] == 4 and counts["operations"] > 100
@@ -31,6 +32,7 @@ def test_every_answer_fits_one_order_whatever_happens_to_the_processes():
 
 
 @pytest.mark.whole
+@pytest.mark.long
 def test_two_locators_never_both_decide_whichever_is_killed():
     counts, _ = run_locators(7, 3)
     assert counts["rounds"] == 3 and counts["takeovers"] and counts["operations"] > 100
