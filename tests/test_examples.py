@@ -22,8 +22,9 @@ from pywan.cli import grammar
 from pywan.cli.commands import COMMANDS
 
 ROOT = Path(__file__).resolve().parent.parent
+SPARK = [pytest.mark.spark, pytest.mark.long]  # Each starts a Java machine of its own.
 EXAMPLES = [
-    pytest.param(path, id=path.stem, marks=[pytest.mark.spark] if path.stem.startswith("spark_") else [])
+    pytest.param(path, id=path.stem, marks=SPARK if path.stem.startswith("spark_") else [])
     for path in sorted((ROOT / "docs" / "examples").glob("*.py"))
 ]
 GUIDES = (

@@ -363,6 +363,7 @@ def test_a_message_that_asks_the_same_again_and_again_costs_what_it_costs_once(t
         assert b.host() and not a.given_up and not b.given_up
 
 
+@pytest.mark.long
 def test_a_member_creates_all_regions_of_a_site_in_one_message(tmp_path):
     with locator(dir=tmp_path) as started, small_members(str(started.address), "a", "b") as (a, b):
         small = encoding.plain_attributes(replace(DATA, total_num_buckets=1))

@@ -29,7 +29,8 @@ def meet(kind: str, command: str, rounds: int, *operations: str) -> None:
 
 @pytest.mark.parametrize(("kind", "command"), [("local", "alter_senders"), *PAIRS[len(COMMANDS) :]])
 def test_operations_meet_a_command_and_go_on(kind, command):
-    meet(kind, command, 1)
+    """Those of one entry, of many rows, and of all entries; by night all of them."""
+    meet(kind, command, 1, "put", "put_columns", "clear")
 
 
 @pytest.mark.nightly
