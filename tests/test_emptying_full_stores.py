@@ -231,7 +231,7 @@ def change_some(region, rng: random.Random, keys: int, note) -> None:
             there = region.get(key)
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(8, 30))])
 def test_whatever_was_pending_in_a_full_store_the_newest_of_each_key_is_recovered(seed):
     """Keys are put, destroyed and removed here while the store has no room, with the power cut at any call."""
     rng = random.Random(seed)

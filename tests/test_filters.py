@@ -720,7 +720,9 @@ class Nothing(GatewayEventFilter):
         return False
 
 
-@both
+@pytest.mark.parametrize(
+    "parallel", [pytest.param(False, id="serial"), pytest.param(True, id="parallel", marks=pytest.mark.nightly)]
+)
 def test_no_row_passes_a_filter_that_was_attached_while_a_bulk_call_ran(network, parallel):
     ny, _ln, sender = link(network, parallel)
     queued = while_columns_are_put(ny, sender, lambda: sender.alter(gateway_event_filters=[Nothing()]))

@@ -36,7 +36,7 @@ class Writers:
             thread.start()
 
     def _put(self, region: Any) -> None:
-        while not self._stop.is_set():
+        while not self._stop.wait(0.001):  # The members that come need the cores, too.
             began = time.monotonic()
             try:
                 region[f"k{self.puts % 500}"] = self.puts
