@@ -70,7 +70,7 @@ class Site:
 @pytest.mark.parametrize(
     ("region_type", "synchronous"),
     [
-        pytest.param("REPLICATE_PERSISTENT", "false", id="later"),
+        pytest.param("REPLICATE_PERSISTENT", "false", id="later", marks=pytest.mark.nightly),
         pytest.param("REPLICATE_PERSISTENT", "true", id="synced"),
         pytest.param("REPLICATE", "", id="memory"),
     ],

@@ -76,7 +76,7 @@ def test_a_ring_is_run_through_once(network, kind):
 
 
 @pytest.mark.parametrize("topology", ["mesh", "ring", "chain", "hub"])
-@pytest.mark.parametrize("names", ["ny ln tk", "ny ln tk hk"])
+@pytest.mark.parametrize("names", [pytest.param("ny ln tk", marks=pytest.mark.nightly), "ny ln tk hk"])
 @BOTH
 def test_every_event_of_every_site_reaches_every_other_site_once(network, topology, names, kind):
     sites = getattr(network, topology)(names, **kind)
