@@ -16,6 +16,7 @@ from crash.processes import Nursery
 from crash.region_log import Applied
 
 
+@pytest.mark.long
 def test_nothing_acknowledged_is_lost_and_nothing_applied_twice_over_kill_9():
     seed = int(os.environ.get("SEED", random.randrange(1 << 30)))
     print(f"seed {seed}")
