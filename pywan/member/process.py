@@ -531,11 +531,12 @@ def _ask(
     member: Recorded,
     op: str,
     links: Callable[[], Links] | None,
-    timeout: float = ASK_TIMEOUT_S,
+    timeout: float | None = None,
     on_progress: Callable[[dict[str, Any]], None] | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
-    """Returns the member's answer to a request. ConnectivityError if it does not listen."""
+    """Returns the member's answer to a request. ConnectivityError if it does not listen. `timeout`: None stands for
+    ASK_TIMEOUT_S."""
     from pywan.transport.control import call_once
     from pywan.transport.links import PLAIN
 
@@ -544,6 +545,7 @@ def _ask(
     address = (member.details.get("connect_to") or member.host, member.port)
     made = links() if links is not None else PLAIN
     way = made.locator if member.kind == "locator" else made.cluster
+    timeout = ASK_TIMEOUT_S if timeout is None else timeout
     reply = call_once(address, op, timeout=timeout, way=way, _progress=on_progress, **fields)
     return {key: value for key, value in reply.items() if key != "ok"}
 
