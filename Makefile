@@ -155,7 +155,7 @@ lint: $(STAMP)-lint build
 	$(PY) -m mypy --config-file bench/mypy.ini bench packaging setup.py docs/*.py
 	$(PY) -m mypy --config-file bench/mypy.ini docs/examples
 	$(VENV)/bin/codespell
-	$(PY) -m pytest -q -p no:cacheprovider -n $(CORES) -m "lint and not long" $$(grep -l "^pytestmark = pytest.mark.lint$$" tests/test_*.py)
+	$(PY) -m pytest -q -p no:cacheprovider -n $(CORES) -m "lint and not long" $$(grep -l "pytest.mark.lint$$" tests/test_*.py)
 
 # A stamp says that clang-tidy found nothing in a file. The largest files come first, as they take longest. The checks
 # of a debug build tell clang-tidy what cannot be.

@@ -132,6 +132,7 @@ def pattern_of(quoted: str) -> re.Pattern[str]:
 
 
 @pytest.mark.parametrize("page", ["logging", "troubleshooting"])
+@pytest.mark.lint
 def test_what_a_page_quotes_is_what_pywan_says(page):
     """A quotation with a blank in it is one text of the source, or a command."""
     text = re.sub(r"^```.*?^```$", "", (ROOT / "docs" / f"{page}.md").read_text(), flags=re.MULTILINE | re.DOTALL)
@@ -150,6 +151,7 @@ def test_what_a_page_quotes_is_what_pywan_says(page):
     assert len(quoted) > 20 and not unknown
 
 
+@pytest.mark.lint
 def test_the_page_of_logging_names_each_logger_and_who_writes_its_lines():
     page = (ROOT / "docs" / "logging.md").read_text()
     loggers: dict[str, set[Path]] = {}
