@@ -101,10 +101,12 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     seconds[Path(report.nodeid.partition("::")[0]).stem] += report.duration
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Only the process that has the reports of all workers writes them, and only of a run in which no test was left
-    out."""
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Only the process that has the reports of all workers writes them, and only of a run that came to its end and left
+    no test out."""
     option = session.config.option
+    if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
+        return
     if hasattr(session.config, "workerinput") or option.keyword or option.markexpr != "not long and not lint":
         return
     if any(Path(argument).resolve() == MEASURED.parent.parent / "tests" for argument in session.config.args):
