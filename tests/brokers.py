@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import Self
 
-from databases import free_port
+from ports import free_port
 from pywan.testing.processes import ProcessFailed
 from pywan.testing.waiting import LIMIT_S, eventually
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pywan
+from ports import free_port
 from pywan.cli.commands import COMMANDS
 from pywan.cli.output import Output
 from pywan.cli.session import Session
@@ -31,8 +32,9 @@ class CommandedSite:
 
     def restart_locator(self) -> None:
         """On the port that it had, so that the server finds it again."""
-        port = 0
-        if self.locator is not None:
+        if self.locator is None:
+            port = free_port()
+        else:
             port = self.locator.port
             self.locator.stop()
         self.locator = pywan.Locator("locator", distributed_system_id=1, port=port, dir=self.folder).start()

@@ -1,4 +1,4 @@
-"""Owns what tests share: sites on this machine, and the one Spark session of a run."""
+"""Owns what tests share: sites on this machine, and a Spark session for the modules that need one."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ settings.register_profile("pywan", max_examples=40, deadline=None, suppress_heal
 settings.load_profile("pywan")
 
 # Modules whose tests run in one worker, one after another, and the name of their group. One group has all tests of
-# Spark, so a run starts one Java machine. The tests of each other module here share a fixture that is costly.
+# Spark, so no two Java machines run at once. The tests of each other module here share a fixture that is costly.
 GROUPS = {
     "test_spark": "spark",
     "test_demo": "spark",
@@ -201,10 +201,12 @@ def two_sites(network):
     return ny, ln
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def spark(tmp_path_factory):
-    """A real local Spark whose tasks may be tried four times."""
+    """A real local Spark whose tasks may be tried four times. Its Java machine ends with the module: it takes no memory
+    from other tests, and what goes wrong at its end is not told of another test."""
     sql = pytest.importorskip("pyspark.sql", reason="PySpark is not installed")
+    from pywan.demo.spark_session import stop
     from pywan.java import JavaNotFoundError, ensure_java
 
     try:
@@ -235,4 +237,4 @@ def spark(tmp_path_factory):
     )
     session.sparkContext.setLogLevel("OFF")
     yield session
-    session.stop()
+    stop(session)

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
+from ports import free_port
 from pywan.testing.processes import ProcessFailed
 from pywan.testing.waiting import LIMIT_S, eventually
 
@@ -248,11 +249,3 @@ class MariaDb:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])

@@ -33,6 +33,7 @@ import msgpack
 import fuzz_tls
 import pywan
 from fuzz_control import FLOATS, NAMES, NUMBERS, Failure, Grammar, Records, program
+from ports import free_port
 from pywan import _core
 from pywan.base.versions import VERSION
 from pywan.coordination import encoding, plain
@@ -167,7 +168,7 @@ class Fuzzer:
         self.links = PLAIN if encryption is None else encryption.links
         self.seed, self.runs, self.records = seed, 0, Counted()
         self.directory = Path(directory)
-        self.port = 0
+        self.port = free_port()
         self.locator = self._start_locator()
         self.members = [
             SmallMember(name, str(self.locator.address), file=self._file(name), links=self.links) for name in HONEST
@@ -189,11 +190,9 @@ class Fuzzer:
         given: dict[str, Any] = {}
         if self.encryption is not None:
             given = {"ssl": self.encryption.ssl, "security": self.encryption.security}
-        started = pywan.Locator(
+        return pywan.Locator(
             "L", distributed_system_id=1, port=self.port, dir=self.directory / "locator", **given
         ).start()
-        self.port = started.port
-        return started
 
     def _is_whole(self) -> bool:
         return all(len(copies) >= 2 for copies in self._copies().values()) and len(self._copies()) == 4

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ports import free_port
 from pywan.callbacks import CacheListener
 from pywan.demo.compare import read_contents
 from pywan.protocol.discovery import Timings
@@ -45,7 +46,8 @@ class Site(LocalSite):
     """One site: a locator and one member. Senders are named after the site they send to."""
 
     def __init__(self, network: Network, name: str, remotes: Iterable[Site], **locator: Any) -> None:
-        super().__init__(name, IDS[name], remotes, timings=QUICK, **locator)
+        # A test may stop the locator and start another one at its port.
+        super().__init__(name, IDS[name], remotes, **{"port": free_port(), "timings": QUICK, **locator})
         self.network = network
         self.proxy: FaultProxy | None = None
         self.start_member()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pywan
+from ports import free_port
 from pywan.base.addresses import Address, parse_locators
 from pywan.base.versions import VERSION
 from pywan.coordination.messages import Tables
@@ -105,7 +106,8 @@ class SmallMember:
 
 @contextlib.contextmanager
 def locator(name: str = "L", port: int = 0, **attributes) -> Iterator[Locator]:
-    with Locator(name, distributed_system_id=1, port=port, **attributes) as started:
+    """A test may stop it and start another one at its port, so the kernel must not give that to a client meanwhile."""
+    with Locator(name, distributed_system_id=1, port=port or free_port(), **attributes) as started:
         yield started
 
 

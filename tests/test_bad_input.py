@@ -12,6 +12,7 @@ import msgpack
 import pytest
 
 import pywan
+from ports import free_port
 from pywan import _core
 from pywan.base.lines import LINES_AT_ONCE
 from pywan.errors import (
@@ -36,8 +37,7 @@ from pywan.transport.openings import OPENING_TIMEOUT_S
 def test_no_locator_there(network):
     """C-133: nobody listens, or what listens is no locator."""
     ny = network.site("ny")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with pytest.raises(NoLocatorError, match=f"127.0.0.1\\[{port}\\]"):
         pywan.Cache("lonely", locators=f"127.0.0.1[{port}]", join_timeout=0.5)
     with pytest.raises((ProtocolError, NoLocatorError, NotFoundError, ConnectivityError)):
@@ -416,8 +416,7 @@ def test_a_cache_that_failed_to_start_leaves_nothing(network, tmp_path, monkeypa
     """No thread, no listener, no temporary folder."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with pytest.raises(NoLocatorError):
         pywan.Cache("lonely", locators=f"127.0.0.1[{port}]", join_timeout=0.2)
     assert os.listdir(tmp_path) == []

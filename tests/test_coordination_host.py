@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
 import sqlite3
 
+from ports import free_port
 from pywan.base.processes import has_ended, this_process
 from pywan.base.versions import VERSION
 from pywan.coordination import encoding
@@ -23,11 +23,6 @@ from small_members import OtherProcess, SmallMember, locator, small_members
 
 def coordination(site) -> dict:
     return call_once(site.address, "coordination-show")["coordination"]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
 
 
 def both(one, other) -> str:

@@ -193,6 +193,27 @@ def profile(member: Incarnation, **fields) -> MemberProfile:
     return MemberProfile(member, "localhost", 4000, 1, **fields)
 
 
+def test_members_that_end_together_leave_each_bucket_by_two_decisions_at_most():
+    """One names the next primary, one takes out all that left it: whatever the number of the members is."""
+    members = [Incarnation(f"m{number:02}", number) for number in range(1, 13)]
+    site = Site(*members, kind=Kind.REPLICATE)
+    site.pass_time(2 * TIMEOUT, *members)
+    first, *others = members
+    buckets = site.core.site.buckets
+    assert buckets and all(set(bucket.in_sync) == set(members) for bucket in buckets.values())
+    site.deaf.update(others)
+    decided = 0
+    while site.core.site.members.keys() & set(others) - site.core.liveness.expired:
+        before = site.core.site.number
+        site.now += TIMEOUT // 10
+        site.core.tick(site.now)
+        decided = site.core.site.number - before
+        site.act()
+        site.renew(first)
+    assert all(bucket.primary == first and bucket.in_sync == (first,) for bucket in buckets.values())
+    assert decided <= 2 * len(buckets) + len(others)
+
+
 def test_members_that_have_a_region_at_once_get_all_its_buckets_with_all_copies_in_sync():
     site = Site(A, B, C)
     assert len(site.core.site.buckets) == site.attributes.total_num_buckets

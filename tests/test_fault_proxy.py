@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from ports import free_port
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import LIMIT_S, SOON_S, eventually
@@ -194,8 +195,7 @@ def test_many_bytes_pass_whole(proxy, peer):
 
 
 def test_a_target_that_is_away_breaks_the_connection(peer):
-    with sockets.listen("127.0.0.1", 0) as sock:
-        nobody = sock.getsockname()
+    nobody = "127.0.0.1", free_port()
     # A bare socket; the reset may be there before the connection is said to stand.
     with (
         FaultProxy(nobody) as proxy,

@@ -20,6 +20,7 @@ import msgpack
 import pytest
 
 import pywan
+from ports import free_port
 from pywan.base.nonces import NONCE_BYTES, mark_of
 from pywan.base.processes import has_ended, this_machine
 from pywan.base.versions import VERSION
@@ -49,7 +50,7 @@ from pywan.errors import DiskAccessError, ProtocolError, PywanError
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import ControlServer, call_once
 from small_members import ATTRIBUTES, SmallMember, locator, small_members
-from test_coordination_host import coordination, free_port
+from test_coordination_host import coordination
 
 EVIL = Incarnation("evil", 666)
 NONCE = bytes(NONCE_BYTES)  # What it says is its own word: it is refused for what it says.

@@ -7,13 +7,13 @@ import signal
 
 import pytest
 
+from ports import free_port
 from pywan.client import DataConnection
 from pywan.demo.compare import read_contents
 from pywan.errors import PywanError
 from pywan.member import process
 from pywan.region.region import core_of
 from pywan.testing.waiting import LIMIT_S, eventually
-from pywan.transport import sockets
 from pywan.transport.control import call_once
 from sites import keep_doing
 
@@ -183,8 +183,7 @@ def test_a_server_killed_again_and_again(network, machine):
 
 def test_a_killed_locator_stops_no_traffic_and_is_told_again_when_it_is_back(network, machine):
     ny, ln = network.add("ny ln")
-    with sockets.listen("127.0.0.1", 0) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     machine.start(
         "locator",
         "locator_tk",

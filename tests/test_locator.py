@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from ports import free_port, free_ports
 from pywan.base.addresses import Address
 from pywan.base.lines import LINES_AT_ONCE
 from pywan.errors import (
@@ -28,14 +29,6 @@ from pywan.transport.control import ControlClient, ControlServer, call_once
 NONCE = b"n" * 16
 QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)
 pytestmark = pytest.mark.usefixtures("no_thread_left")
-
-
-def free_ports(count):
-    listeners = [sockets.listen("127.0.0.1", 0) for _ in range(count)]
-    ports = [s.getsockname()[1] for s in listeners]
-    for s in listeners:
-        s.close()
-    return ports
 
 
 @pytest.fixture
@@ -178,7 +171,7 @@ def test_a_busy_port_is_named(start):
 
 def test_it_listens_where_its_own_entry_says(monkeypatch):
     monkeypatch.setenv("PYWAN_HOSTS", "ny_host=127.0.0.5")
-    [port] = free_ports(1)
+    port = free_port()
     with Locator("ny", distributed_system_id=1, bind_address=None, port=port, locators=f"ny_host[{port}]") as locator:
         assert (locator.bind_address, locator.address) == ("127.0.0.5", Address("127.0.0.5", port))
         assert call_once(("127.0.0.5", port), "ping")["type"] == "locator"

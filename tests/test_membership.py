@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from ports import free_port
 from pywan.errors import ConfigurationError, IllegalStateError, IncompatibleSystemError, NoLocatorError, ProtocolError
 from pywan.protocol.discovery import Timings
 from pywan.protocol.members import check_receivers
@@ -12,7 +13,6 @@ from pywan.site.locator import Locator
 from pywan.site.membership import Membership, new_profile
 from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import LIMIT_S, eventually
-from pywan.transport import sockets
 from pywan.transport.control import ControlServer, call_once
 
 QUICK = Timings(ping_ms=200, retry_ms=50, retry_max_ms=200, change_delay_ms=5)
@@ -146,8 +146,7 @@ def test_configuration_is_given_to_those_who_join_later(sites):
 
 
 def test_no_locator_is_told_with_every_address_and_reason():
-    with sockets.listen("127.0.0.1", 0) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     membership = Membership(
         f"127.0.0.1[{port}],no-such-host.invalid[1]", new_profile("m", "127.0.0.1", 0), heartbeat_s=0.1
     )
@@ -170,8 +169,7 @@ def test_what_is_no_locator_is_told_at_once():
 
 
 def test_a_locator_that_starts_late_is_waited_for():
-    with sockets.listen("127.0.0.1", 0) as sock:
-        port = sock.getsockname()[1]
+    port = free_port()
     membership = Membership(f"127.0.0.1[{port}]", new_profile("m", "127.0.0.1", 0), heartbeat_s=0.1)
     thread = threading.Thread(target=lambda: membership.join(timeout=10))
     thread.start()

@@ -20,9 +20,17 @@ pytestmark = pytest.mark.lint
 MUTATIONS = read_mutations()
 
 
+# The command copies the tree and starts pytest for each patch, once with the piece and once without it.
+RUNS_LIMIT_S = 10 * LIMIT_S
+
+
 def run(*options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.mutations", *options], cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S
+        [sys.executable, "-m", "tests.mutations", *options],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUNS_LIMIT_S,
     )
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import pywan
+from pywan.protocol import gateway
+from pywan.testing.waiting import eventually
 from test_kill import Machine
 
 
@@ -139,48 +141,106 @@ def test_no_allocation_that_fails_leaves_a_lock_held():
     assert int(run(SWEEP)) > 50
 
 
+RECEIVING = (
+    '<cache><gateway-receiver start-port="0" end-port="0"/>'
+    '<region name="data" refid="{type}">{listener}</region></cache>'
+)
+LISTENER = (
+    "<region-attributes><cache-listener><class-name>pywan:CacheListener</class-name></cache-listener>"
+    "</region-attributes>"
+)
+
+
+def limit_memory(machine, above, limits=None):
+    """Ends the address space of the receiving process so many bytes above what it has, or sets the `limits` again.
+    Returns the limits before."""
+    pid = machine.running["process_ln"][0]
+    before = resource.prlimit(pid, resource.RLIMIT_AS)
+    if limits is None:
+        status = Path(f"/proc/{pid}/status").read_text()
+        kilobytes = int(next(line for line in status.splitlines() if line.startswith("VmSize")).split()[1])
+        limits = (kilobytes << 10) + above, before[1]
+    resource.prlimit(pid, resource.RLIMIT_AS, limits)
+    return before
+
+
+def is_without_memory(sender):
+    """Whether the events wait because the receiver says that it has no memory for them."""
+    cause = sender.lag()["cause"]
+    return "the receiver says: out of memory for a frame" in cause or "is out of memory" in cause
+
+
+def no_memory(*anything):
+    raise MemoryError
+
+
 @pytest.mark.parametrize("listens", [False, True], ids=["plain", "with a listener"])
-def test_a_receiving_member_out_of_memory_says_so_once_and_parks_what_it_cannot_take(network, tmp_path, listens):
-    """The member is a process of its own, whose address space ends 64 MiB above what it has."""
+def test_a_receiving_member_out_of_memory_says_so_and_has_all_when_there_is_memory_again(network, tmp_path, listens):
+    """The member is a process of its own, whose address space ends 64 MiB above what it has.
+
+    A part of the events may wait at the sender instead: that is so when the values leave no memory for a frame, or for
+    another connection.
+    """
     machine = Machine(tmp_path)
     with contextlib.closing(machine):
         ny, ln = network.add("ny ln")
-        listener = (
-            "<region-attributes><cache-listener><class-name>pywan:CacheListener</class-name></cache-listener></region-attributes>"
-            if listens
-            else ""
-        )
-        machine.server(
-            ln,
-            (
-                '<cache><gateway-receiver start-port="0" end-port="0"/><region name="data" '
-                f'refid="PARTITION">{listener}</region></cache>'
-            ),
-        )
+        machine.server(ln, RECEIVING, type="PARTITION", listener=LISTENER if listens else "")
         sender = ny.send_to(ln)
         ny.region()
         ny.data["first"] = 1
         network.settle()
-        pid = machine.running["process_ln"][0]
-        kilobytes = int(
-            next(
-                line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("VmSize")
-            ).split()[1]
-        )
-        limits = resource.prlimit(pid, resource.RLIMIT_AS)
-        resource.prlimit(pid, resource.RLIMIT_AS, ((kilobytes << 10) + (64 << 20), limits[1]))
+        limits = limit_memory(machine, 64 << 20)
         for n in range(2000):
             ny.data[n] = bytes(100_000)
+        eventually(lambda: sender.parked_count > 50 or is_without_memory(sender))
+        assert {event["reason"] for event in sender.parked(10)} <= {"the remote site is out of memory"}
+        log = tmp_path / "process_ln" / "process_ln.log"
+        eventually(lambda: "out of memory" in log.read_text())
+        limit_memory(machine, None, limits)
         network.settle()
-        assert sender.parked_count > 50
-        assert {event["reason"] for event in sender.parked(10)} == {"the remote site is out of memory"}
-        log = (tmp_path / "process_ln" / "process_ln.log").read_text()
-        # Once a minute, and for a connection that ended so.
-        assert "Traceback" not in log and 1 <= log.count("out of memory") <= 3
-        resource.prlimit(pid, resource.RLIMIT_AS, limits)
         sender.replay_parked()
         network.settle()
         assert sender.parked_count == 0 and machine.ask("process_ln", "query size", region="data")["size"] == 2001
+        # Once a minute: of the events, of frames, and of connections that could not be opened.
+        assert "Traceback" not in log.read_text() and log.read_text().count("out of memory") <= 2 * 3
+
+
+def test_a_receiving_member_without_memory_for_a_frame_says_so_and_takes_it_when_there_is_some(network, tmp_path):
+    machine = Machine(tmp_path)
+    with contextlib.closing(machine):
+        ny, ln = network.add("ny ln")
+        machine.server(ln, RECEIVING, type="PARTITION", listener="")
+        sender = ny.send_to(ln)
+        ny.region()
+        ny.data["first"] = 1
+        network.settle()
+        limits = limit_memory(machine, 16 << 20)
+        ny.data["large"] = bytes(40 << 20)
+        eventually(lambda: is_without_memory(sender))
+        log = tmp_path / "process_ln" / "process_ln.log"
+        eventually(lambda: "given up: out of memory for a frame" in log.read_text())
+        limit_memory(machine, None, limits)
+        network.settle()
+        assert sender.parked_count == 0 and machine.ask("process_ln", "query size", region="data")["size"] == 2
+
+
+def test_a_receiver_without_memory_for_a_connection_says_so_and_takes_it_when_there_is_some(
+    network, monkeypatch, caplog
+):
+    ny, ln = network.add("ny ln")
+    ln.receive()
+    ln.region()
+    with monkeypatch.context() as patched:
+        patched.setattr(gateway, "encode", no_memory)  # The receiver makes its welcome by it.
+        sender = ny.send_to(ln)
+        ny.region()
+        ny.data["key"] = "value"
+        words = f"takes no connection: member {ln.cache.name} is out of memory"
+        eventually(lambda: words in sender.lag()["cause"])
+    network.settle()
+    assert ln.data["key"] == "value"
+    said = [record for record in caplog.records if "ended: out of memory" in record.getMessage()]
+    assert len(said) == 1
 
 
 def test_a_listener_that_fails_for_each_of_thousands_writes_few_lines(two_sites, network, caplog):

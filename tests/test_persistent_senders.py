@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from pywan.errors import GatewaySenderError
+from pywan.errors import GatewaySenderError, QueueFullError
 from pywan.testing.waiting import eventually
 
 KINDS = pytest.mark.parametrize(
@@ -216,3 +216,21 @@ def test_a_remote_site_that_is_shut_down_in_the_middle_and_comes_back_has_everyt
         writer.join()
     network.settle()
     assert contents(ln.data) == {n: n for n in range(counts[0])}
+
+
+def test_a_member_that_ends_with_a_full_store_says_how_many_events_are_not_on_the_disk(network, tmp_path, caplog):
+    ny, ln = network.add("ny ln")
+    ny.cache.create_disk_store("small", directories=((str(tmp_path / "store"), 2),))
+    sender = ny.send_to(
+        ln, enable_persistence=True, disk_store_name="small", disk_synchronous=False, maximum_queue_memory=4
+    )
+    data = ny.region(type="REPLICATE")
+    count = 0
+    with pytest.raises(QueueFullError):
+        while True:
+            data.put(count, b"v" * 3000)
+            count += 1
+    unwritten = sender._core.queue.log_state()["pending"]
+    assert 0 < unwritten < count
+    ny.cache.close()
+    assert f"the newest events, {unwritten} of them, could not be written: the logs of the disk store" in caplog.text

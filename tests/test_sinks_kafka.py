@@ -12,7 +12,7 @@ import types
 import pytest
 
 from brokers import Broker, why_no_broker
-from databases import free_port
+from ports import free_port
 from pywan.errors import ConfigurationError, ConnectivityError
 from pywan.sinks.kafka import KafkaSink
 from pywan.testing.local_site import LocalSite

@@ -66,16 +66,22 @@ class Notes:
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "decisions"
-        self.ended: dict[str, float] = {}
+        self.ended: dict[str, float] = {}  # By incarnation, as each is a process of its own.
         self.path.touch()
 
     def decide(self, at: float, *, life: int, holder: str, inherits: int = 0, generation: int = 1) -> None:
         buckets = [["data", number, life, inherits, [holder]] for number in (BUCKET.number, OTHER)]
+        self._note({"at": at, "generation": generation, "processes": {holder: holder}, "buckets": buckets})
+
+    def join(self, at: float, member: str) -> None:
+        self._note({"at": at, "generation": 1, "processes": {member: member}, "buckets": []})
+
+    def _note(self, line: dict[str, object]) -> None:
         with open(self.path, "a") as file:
-            file.write(json.dumps({"at": at, "generation": generation, "buckets": buckets}) + "\n")
+            file.write(json.dumps(line) + "\n")
 
     def lives(self) -> Lives:
-        return Lives(self.path, lambda name, at: self.ended.get(name, math.inf))
+        return Lives(self.path, lambda process: self.ended.get(process, math.inf))
 
 
 @pytest.fixture
@@ -95,7 +101,7 @@ def test_an_acknowledged_change_that_is_gone_is_seen_where_no_life_began(notes):
 
 
 def test_a_new_life_explains_that_everything_is_gone_once_and_not_before_the_last_holder_ended(notes):
-    notes.ended["one"] = 10.0
+    notes.ended["one#a"] = 10.0
     notes.decide(11.0, life=2, holder="two#b")
     lives = notes.lives()
     assert lives.count == 2 and not lives.unproved and not lives.left_out
@@ -106,7 +112,7 @@ def test_a_new_life_explains_that_everything_is_gone_once_and_not_before_the_las
 
 @pytest.mark.parametrize("change", [put("a", 9, 12), put("a", 9)], ids=["acknowledged", "in doubt"])
 def test_a_change_that_was_under_way_when_its_bucket_was_lost_is_made_in_one_of_both_lives(notes, change):
-    notes.ended["one"] = 10.0
+    notes.ended["one#a"] = 10.0
     notes.decide(11.0, life=2, holder="two#b")
     assert found(notes, change, get("a", 9.2, 9.5), get(None, 11.2, 11.5)) == []
     assert found(notes, change, get(None, 9.2, 9.5), get("a", 11.2, 11.5), get("a", 13, 14)) == []
@@ -116,6 +122,15 @@ def test_a_change_that_was_under_way_when_its_bucket_was_lost_is_made_in_one_of_
 def test_a_new_life_of_a_bucket_whose_holder_has_not_ended_is_seen(notes):
     notes.decide(11.0, life=2, holder="two#b")
     assert len(notes.lives().unproved) == 2
+
+
+def test_a_holder_that_is_named_first_when_its_process_has_ended_and_the_next_one_runs_has_ended(notes):
+    notes.join(1.0, "two#b")
+    notes.ended |= {"one#a": 10.0, "two#b": 10.0}
+    notes.join(11.0, "two#c")
+    notes.decide(12.0, life=1, holder="two#b")
+    notes.decide(13.0, life=2, holder="two#c")
+    assert notes.lives().count == 2 and not notes.lives().unproved
 
 
 def test_only_buckets_that_were_decided_anew_in_place_of_lost_decisions_are_left_out_and_counted(notes):

@@ -7,6 +7,7 @@ import socket
 import pytest
 
 import pywan
+from ports import free_port
 from pywan.errors import ConfigurationError
 from pywan.testing.waiting import eventually
 from pywan.transport.sockets import is_own_address, reachable_address
@@ -80,9 +81,7 @@ def test_names_that_are_given_are_told(network):
 
 
 def test_a_locator_that_listens_everywhere_knows_its_own_name_in_the_list():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with pywan.Locator(
         "l", distributed_system_id=1, port=port, bind_address="0.0.0.0", locators=f"127.0.0.1[{port}]", timings=QUICK
     ) as locator:

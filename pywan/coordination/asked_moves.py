@@ -199,7 +199,7 @@ class AskedMoves:
         for key in keys:
             bucket = self._site.buckets[key]
             if source in bucket.copies and bucket.primary != source and self._handovers.is_at_rest(key):
-                self._succession.lose_copy(key, bucket, source, now_us)
+                self._succession.lose_copies(key, (source,), now_us)
         if all(source not in self._site.buckets[key].content and key not in self._handovers for key in keys):
             move.answer = MoveAnswer(is_done=True)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
@@ -57,7 +59,28 @@ class Candidates:
 
     def held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
         """As `Decisions.held_by`. A bucket comes after the one with which it is colocated, and follows it."""
-        return sorted(self._site.held_by(member), key=lambda each: self._depth(each[0].region))
+        return self._in_depth(self._site.held_by(member))
+
+    def led_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
+        """Those of them of which the member is the primary."""
+        return self._in_depth([(key, bucket) for key, bucket in self._site.naming(member) if bucket.primary == member])
+
+    def held_by_some(self, members: Iterable[Incarnation]) -> dict[BucketKey, list[Incarnation]]:
+        """Returns the buckets that are held by any of the members, in the order of `held_by`, and by which of them."""
+        found: dict[BucketKey, list[Incarnation]] = {}
+        buckets: dict[BucketKey, Bucket] = {}
+        for member in members:
+            for key, bucket in self._site.held_by(member):
+                found.setdefault(key, []).append(member)
+                buckets[key] = bucket
+        return {key: found[key] for key, _ in self._in_depth(buckets.items())}
+
+    def _in_depth(self, buckets: Collection[tuple[BucketKey, Bucket]]) -> list[tuple[BucketKey, Bucket]]:
+        depths: dict[str, int] = {}
+        for key, _ in buckets:
+            if key.region not in depths:
+                depths[key.region] = self._depth(key.region)
+        return sorted(buckets, key=lambda each: depths[each[0].region])
 
     def _depth(self, region: str) -> int:
         depth = 0

@@ -417,7 +417,7 @@ class Coordinator:
         """The member has ended, and says so: its lease is over at once."""
         if me in self.site.members:
             self.liveness.end(me)
-            self._give_up(me, now_us)
+            self._give_up((me,), now_us)
         self.reports.never_comes(me)
 
     def revoke(self, me: Incarnation, now_us: int) -> None:
@@ -427,18 +427,25 @@ class Coordinator:
             self.liveness.end(me)
             self._begin_anew_without(me, now_us)
 
-    def _give_up(self, member: Incarnation, now_us: int) -> None:
-        """The lease of the member is over, or it has ended. It stays in the table only while a bucket depends on it."""
-        self._telling.give_up(member)
-        self._primaries.forget(member)
-        self.silence.end_for(member)
-        self._moves.stay(member)
-        self.liveness.give_up(member, now_us)
-        self._succession.lose_all_copies(member, now_us)
-        self._forget(member)
+    def _give_up(self, members: Iterable[Incarnation], now_us: int) -> None:
+        """The leases of the members are over, or they have ended. Each stays in the table only while a bucket depends
+        on it. All leases end before any copy is lost: so none of these members is made a primary."""
+        ended: list[Incarnation] = []
+        for member in members:
+            self._telling.give_up(member)
+            self._primaries.forget(member)
+            self.silence.end_for(member)
+            self._moves.stay(member)
+            self.liveness.give_up(member, now_us)
+            ended.append(member)
+        if not ended:
+            return
+        self._succession.lose_all_copies(ended, now_us)
         self._goes_on_us = now_us
-        if self.liveness.is_expired(member) and not self.liveness.is_gone(member):
-            self.liveness.suspect(member, now_us)
+        for member in ended:
+            self._forget(member)
+            if self.liveness.is_expired(member) and not self.liveness.is_gone(member):
+                self.liveness.suspect(member, now_us)
 
     def _begin_anew_without(self, member: Incarnation, now_us: int) -> None:
         """More is known of a member whose lease is over: buckets that it alone holds up may begin anew."""
@@ -466,8 +473,7 @@ class Coordinator:
             self.liveness.wait_anew(now_us)
         self._due_us, self._has_waited = None, False
         self.silence.tick(now_us)
-        for member in self.liveness.end_leases(now_us):
-            self._give_up(member, now_us)
+        self._give_up(self.liveness.end_leases(now_us), now_us)
         for member in self.liveness.due_again(now_us):
             self._begin_anew_without(member, now_us)
             self.liveness.suspect(member, now_us)
@@ -513,9 +519,10 @@ class Coordinator:
         """Takes the steps that follow from what one message says, or one tick."""
         if self.silence.is_on:
             return
-        for member in self._succession.take_lost_in_silence():
-            if self.liveness.is_expired(member):
-                self._succession.lose_all_copies(member, now_us)
+        lost = [each for each in self._succession.take_lost_in_silence() if self.liveness.is_expired(each)]
+        if lost:
+            self._succession.lose_all_copies(lost, now_us)
+            for member in lost:
                 self._forget(member)
         self._recovery.go_on(now_us)
         self._moves.go_on(now_us)

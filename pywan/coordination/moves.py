@@ -198,7 +198,7 @@ class Moves:
             else:
                 self._replace(key, bucket, attributes, member, now_us, needed, lost)
         for key in copies if not needed else ():
-            self._succession.lose_copy(key, self._site.buckets[key], member, now_us)
+            self._succession.lose_copies(key, (member,), now_us)
         for key in self._site.unfinished:
             bucket = self._site.buckets[key]
             if member in bucket.leaving:
@@ -353,7 +353,7 @@ class Moves:
         if self._crowded_until.setdefault(key, now_us + delay_us) <= now_us:
             beside = Counter(each for other in self._beside(key) for each in self._site.buckets[other].copies)
             copy = choose_to_drop(self._site.loads[key.region], spare, beside)
-            self._succession.lose_copy(key, self._site.buckets[key], copy, now_us)
+            self._succession.lose_copies(key, (copy,), now_us)
 
     def _spare_copies(self, key: BucketKey, storing: dict[Incarnation, int], now_us: int) -> list[Incarnation]:
         """The copies of which one can go. Only those count that can take changes, of members that were heard a moment

@@ -48,11 +48,11 @@ class Primaries:
         held = [(key, bucket) for key in epochs if (bucket := self._led_by(me, key, epochs[key])) is not None]
         if any(copy in bucket.in_sync for _, bucket in held) and self._is_cut_off(me, copy, now_us):
             self._liveness.go_down(me)
-            self._succession.lose_all_copies(me, now_us)
+            self._succession.lose_all_copies((me,), now_us)
             return
         for key, bucket in held:
             if copy != me and copy in bucket.holders:
-                self._succession.lose_copy(key, bucket, copy, now_us)
+                self._succession.lose_copies(key, (copy,), now_us)
 
     def forget(self, primary: Incarnation) -> None:
         """What it has said does not count any more."""

@@ -265,7 +265,7 @@ class Regions:
                 continue
             if is_role(region):
                 bucket = self._without(key, bucket, me)
-            self._succession.lose_copy(key, bucket, me, now_us)
+            self._succession.lose_copies(key, (me,), now_us)
             after = self._site.buckets[key]
             if is_role(region):
                 after = self._without(key, after, me)

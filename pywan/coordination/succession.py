@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from pywan.coordination.candidates import Candidates
@@ -79,8 +79,8 @@ class Succession:
 
     def take_over_from(self, member: Incarnation) -> None:
         """A probe of the member failed. That proves nothing, so it stays in all sets."""
-        for key, bucket in self._candidates.held_by(member):
-            if bucket.primary == member and key not in self._reports.undecided:
+        for key, bucket in self._candidates.led_by(member):
+            if key not in self._reports.undecided:
                 self._keep_set(key, bucket, {member}, bucket.in_sync)
 
     def begin_anew_without(self, member: Incarnation, now_us: int) -> None:
@@ -117,33 +117,46 @@ class Succession:
 
     # --- copies that are lost ---
 
-    def lose_all_copies(self, member: Incarnation, now_us: int) -> None:
+    def lose_all_copies(self, members: Collection[Incarnation], now_us: int) -> None:
+        """The members lose their copies. If there are several, none of them is there any more.
+
+        Each bucket is looked at once for all of them: many may end at the same time, and each may hold all buckets.
+        """
         if self._silence.is_on:
-            self._lost_in_silence.add(member)
+            self._lost_in_silence.update(members)
             return
-        for key, bucket in self._candidates.held_by(member):
-            self.lose_copy(key, bucket, member, now_us)
+        for key, lost in self._candidates.held_by_some(members).items():
+            self.lose_copies(key, lost, now_us)
 
     def take_lost_in_silence(self) -> list[Incarnation]:
         """Returns the members whose copies are lost now that the silence is over."""
         lost, self._lost_in_silence = self._lost_in_silence, set()
         return sorted(lost)
 
-    def lose_copy(self, key: BucketKey, bucket: Bucket, copy: Incarnation, now_us: int) -> None:
-        """Takes a copy out, if somebody else has everything or it never acknowledges anything again."""
+    def lose_copies(self, key: BucketKey, lost: Iterable[Incarnation], now_us: int) -> None:
+        """Takes copies out, each one if somebody else has everything or it never acknowledges anything again. All that
+        leave a primary which goes on do so by one decision. If there are several, none of them is there any more."""
         if key in self._reports.undecided:
             return
-        (self._queues if copy in bucket.queue_only else self._recovery).lost(key.region, copy, now_us)
-        if copy in bucket.learning:
-            learners = tuple(each for each in bucket.learners if each.member != copy)
-            self._site.set_bucket(key, replace(bucket, learners=learners))
+        gone: set[Incarnation] = set()
+        for copy in lost:
+            bucket = self._site.buckets[key]
+            if copy not in bucket.holders:  # It went with the primary.
+                continue
+            (self._queues if copy in bucket.queue_only else self._recovery).lost(key.region, copy, now_us)
+            is_led = bucket.primary is None or (copy != bucket.primary and self._liveness.is_there(bucket.primary))
+            if is_led or copy in bucket.learning:
+                gone.add(copy)
+            elif bucket.primary is not None:
+                self._replace_primary(key, bucket, copy, {copy, bucket.primary}, now_us)
+        if not gone:
             return
-        if bucket.primary is not None and (copy == bucket.primary or not self._liveness.is_there(bucket.primary)):
-            self._replace_primary(key, bucket, copy, {copy, bucket.primary}, now_us)
-        elif copy in bucket.in_sync:
-            stay = tuple(each for each in bucket.in_sync if each != copy)
-            leaving = (*bucket.leaving, copy)
-            self._site.set_bucket(key, replace(bucket, in_sync=stay, leaving=leaving, version=bucket.version + 1))
+        bucket = self._site.buckets[key]
+        learners = tuple(each for each in bucket.learners if each.member not in gone)
+        stay = tuple(each for each in bucket.in_sync if each not in gone)
+        leaving = (*bucket.leaving, *(each for each in bucket.in_sync if each in gone))
+        version = bucket.version + (len(stay) < len(bucket.in_sync))
+        self._site.set_bucket(key, replace(bucket, in_sync=stay, leaving=leaving, learners=learners, version=version))
 
     def _replace_primary(
         self, key: BucketKey, bucket: Bucket, copy: Incarnation, lost: set[Incarnation], now_us: int

@@ -23,6 +23,7 @@ from pywan.errors import (
     GatewayReceiverError,
     IllegalStateError,
     NotAuthorizedError,
+    OutOfMemoryError,
     PortInUseError,
     ProtocolError,
     PywanError,
@@ -90,6 +91,10 @@ class GatewayReceiver(Described):
         self._counts = _core.ReceiverCounts()
         # Limits the log lines about connections that were given up: their senders come back at once.
         self._repeats = Repeats()
+        # What a sender is told when there is no memory for its connection. There may be none to make it then.
+        self._no_memory = gateway.encode_error(
+            OutOfMemoryError(f"member {member_name} is out of memory, and cannot get any for a connection")
+        )
         self._failures = Lines(log)
         self._lock = threading.RLock()
         self._acceptor: Acceptor | None = None  # None while stopped. `_lock` guards it, and all below.
@@ -284,11 +289,13 @@ class GatewayReceiver(Described):
                 data.refuse(connection.sock, error)
             connection.warning("gateway receiver: connection from %s refused: %s", place, error)
         except MemoryError as error:
-            connection.warning(
-                "gateway receiver: connection from %s ended: out of memory: %s",
-                place,
-                error or "the process cannot get any for it",
-            )
+            data.send_refusal(connection.sock, self._no_memory)
+            if self._repeats.is_due(f"{connection.address}: no memory for a connection"):
+                connection.warning(
+                    "gateway receiver: connection from %s ended: out of memory: %s",
+                    place,
+                    error or "the process cannot get any for it",
+                )
         except Exception as error:
             connection.warning("gateway receiver: connection from %s failed: %s", place, told_error(error))
             log.debug("gateway receiver: connection from %s failed", place, exc_info=True)

@@ -15,6 +15,7 @@ from pywan.errors import (
     ConnectivityError,
     GatewaySenderError,
     NotAuthorizedError,
+    OutOfMemoryError,
     ProtocolError,
     PywanError,
 )
@@ -307,6 +308,9 @@ class ReceiverEnds:
         except ConnectivityError as error:
             self.receivers.avoid_unmet(place)
             raise ConnectivityError(f"the receiver at {place} does not answer: {error}") from None
+        except OutOfMemoryError as error:
+            self.receivers.avoid_unmet(place)
+            raise ConnectivityError(f"the receiver at {place} takes no connection: {error}") from None
         except (AuthenticationError, NotAuthorizedError) as error:
             who = f"user {shown.user!r}" if shown is not None else "this sender, which shows no credentials"
             raise type(error)(f"the receiver at {place} does not take {who}: {error}") from None

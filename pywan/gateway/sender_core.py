@@ -263,9 +263,18 @@ class SenderCore:
 
     def say_unwritten(self) -> None:
         """Logs why some events could not be written. It is called after the logs have ended."""
-        failing = self.queue.log_state().get("failing")
-        if failing:
-            log.error("%s: the newest events could not be written: %s", self.label, failing)
+        state = self.queue.log_state()
+        if not state.get("failing"):
+            return
+        if state["pending"]:
+            log.error(
+                "%s: the newest events, %d of them, could not be written: %s",
+                self.label,
+                state["pending"],
+                state["failing"],
+            )
+        else:
+            log.error("%s: the end of its log could not be written: %s", self.label, state["failing"])
 
     # Life cycle
 

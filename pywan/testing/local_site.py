@@ -30,7 +30,7 @@ class LocalSite:
         self.id = id
         known = ",".join(str(remote.locator.address) for remote in remotes)
         self.locator = Locator(
-            f"locator_{name}", distributed_system_id=id, port=0, remote_locators=known, **locator
+            f"locator_{name}", distributed_system_id=id, remote_locators=known, **{"port": 0, **locator}
         ).start()
 
     def start_member(self, dir: str | PathLike[str] | None = None, **more: Any) -> Cache:

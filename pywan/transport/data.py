@@ -103,10 +103,15 @@ def receive_known(sock: socket.socket, count: int) -> list[gateway.Known]:
 
 def refuse(sock: socket.socket, reason: Exception) -> None:
     """Tells the other side why its connection is refused, if it still listens."""
+    send_refusal(sock, gateway.encode_error(reason))
+
+
+def send_refusal(sock: socket.socket, frame: bytes) -> None:
+    """As `refuse`, with the frame that says why."""
     try:
         sock.settimeout(REFUSE_TIMEOUT_S)
-        sock.sendall(gateway.encode_error(reason))
-    except OSError:
+        sock.sendall(frame)
+    except (OSError, MemoryError):
         pass  # The other side sees that the connection is closed.
 
 

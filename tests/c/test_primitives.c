@@ -532,10 +532,10 @@ int main(int count, char **arguments)
     for (size_t part = 0; part < sizeof all / sizeof *all; part++)
         for (const test_case *test = all[part]; test->promise; test++) {
             if (count > 1 && !strstr(test->promise, arguments[1])) continue;
-            int before = expectations_failed;
+            expectations_failed = 0; /* Some tests stop at the first failure, which is one of their own. */
             test->run();
             run++;
-            if (expectations_failed != before) {
+            if (expectations_failed) {
                 failed++;
                 printf("FAILED: %s\n", test->promise);
             }

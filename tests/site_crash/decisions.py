@@ -35,8 +35,14 @@ def note_decisions(path: Path) -> None:
             for key, bucket in store.buckets
             if bucket is not None and bucket.primary is not None and key not in unheard
         ]
-        if buckets:
-            line = {"at": time.monotonic(), "generation": store.generation, "buckets": buckets}
+        processes = {str(each): profile.process for each, profile in store.members if profile is not None}
+        if buckets or processes:
+            line = {
+                "at": time.monotonic(),
+                "generation": store.generation,
+                "processes": processes,
+                "buckets": buckets,
+            }
             os.write(file, (json.dumps(line) + "\n").encode())
 
     class NotingCoordinator(Coordinator):
@@ -94,12 +100,12 @@ class Lives:
         files: How often the file was lost.
     """
 
-    def __init__(self, path: Path, ended_at: Callable[[str, float], float]) -> None:
+    def __init__(self, path: Path, ended_at: Callable[[str], float]) -> None:
         """Reads the file of notes.
 
         Args:
             path: The file.
-            ended_at: Returns when the process of a name that was there at some time was killed or asked to end;
+            ended_at: Returns when a process, as `MemberProfile.process` names it, was killed or asked to end;
                 math.inf: never.
         """
         self.resets: defaultdict[BucketOf, list[Reset]] = defaultdict(list)
@@ -109,7 +115,8 @@ class Lives:
         self._ended_at = ended_at
         self._lives: dict[BucketOf, tuple[int, float]] = {}  # Each bucket's life, and since when.
         self._holders: dict[BucketOf, tuple[str, ...]] = {}
-        self._named_at: dict[str, float] = {}  # When an incarnation was first named as a holder.
+        # By incarnation. An incarnation may be named as a holder first when the next process of its name runs.
+        self._processes: dict[str, str] = {}
         self._generations: dict[BucketOf, int] = {}  # That of the last decision of each bucket.
         self._forgotten: dict[BucketOf, int] = {}  # Buckets whose decisions were lost, with their generation.
         for line in path.read_bytes().splitlines(keepends=True):
@@ -118,6 +125,7 @@ class Lives:
                 self._forgotten.update(self._generations)
             elif line.endswith(b"\n"):  # The last line of a process that was killed may be cut.
                 decision = json.loads(line)
+                self._processes.update(decision["processes"])
                 for region, number, *bucket in decision["buckets"]:
                     self._take(BucketOf(region, number), decision["at"], decision["generation"], *bucket)
 
@@ -138,8 +146,6 @@ class Lives:
         self._lives[key] = life, since
         self._generations[key] = generation
         self._holders[key] = tuple(holders)
-        for each in self._holders[key]:
-            self._named_at.setdefault(each, at)
 
     def _begin_life(
         self, key: BucketOf, life: int, inherits: int, known: int, since: float, at: float, holders: set[str]
@@ -151,7 +157,7 @@ class Lives:
         if (inherits or life) < known:
             self.left_out.setdefault(key, "an earlier life came back")
             return
-        ends = {each: self._ended_at(each.partition("#")[0], self._named_at[each]) for each in self._holders[key]}
+        ends = {each: self._ended_at(self._processes[each]) for each in self._holders[key]}
         alive = sorted(each for each, ended in ends.items() if ended > at)
         if not alive:
             # Before the last holder was killed or asked to end, nothing was lost.

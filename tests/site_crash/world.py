@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ from pywan.testing.site_processes import MemberProcess, SiteOfProcesses
 
 
 class Member(MemberProcess):
-    """A process that knows when it began, and when it was killed or asked to end (math.inf: not yet)."""
+    """A process that knows when it was killed or asked to end (math.inf: not yet)."""
 
     def __init__(self, *given: Any, **more: Any) -> None:
-        self.began_at, self.ended_at = time.monotonic(), math.inf
+        self.ended_at = math.inf
         super().__init__(*given, **more)
 
     def kill(self) -> None:
@@ -33,15 +32,16 @@ class Site(SiteOfProcesses):
     process_class = Member
 
     def __init__(self, *given: Any, **more: Any) -> None:
-        self._past: defaultdict[str, list[MemberProcess]] = defaultdict(list)
+        self._past: list[MemberProcess] = []
         super().__init__(*given, **more)
 
     def begin(self, name: str, regions: Sequence[Mapping[str, Any]] | None = None, **more: Any) -> MemberProcess:
         process = super().begin(name, regions, **more)
-        self._past[name].append(process)
+        self._past.append(process)
         return process
 
-    def ended_at(self, name: str, at: float) -> float:
-        """When the process that had a name at some time was killed or asked to end; math.inf: not yet."""
-        lives = [each for each in self._past[name] if isinstance(each, Member) and each.began_at <= at]
+    def ended_at(self, process: str) -> float:
+        """When a process, as `MemberProfile.process` names it, was killed or asked to end; math.inf: not yet."""
+        pid = int(process.split("/")[1])
+        lives = [each for each in self._past if isinstance(each, Member) and each.pid == pid]
         return lives[-1].ended_at if lives else math.inf

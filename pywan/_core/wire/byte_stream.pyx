@@ -122,8 +122,8 @@ cdef bint make_room(wan_buffer *into, size_t missing) noexcept nogil:
     cdef size_t here = into.used - into.start
     if ((into.capacity >= RECEIVE_BYTES or into.used == into.capacity)
             and not buffer_reserve(into, max(<size_t>RECEIVE_BYTES, min(missing, here)))):
-        wan_note(WAN_CORRUPT, "no memory for a frame: %llu bytes of it are here, %llu are to come",
-                 <unsigned long long>here, <unsigned long long>missing)
+        # Without a number: each attempt of the other end gives the same words, which are logged once a minute.
+        wan_note(WAN_CORRUPT, "out of memory for a frame that is on its way")
         return False
     return True
 

@@ -282,6 +282,8 @@ cdef int session_turn(Session session, ByteStream stream, uint64_t *now_us) noex
         if state == STREAM_CLOSED:
             return session.closed(True)
         if state == STREAM_MEMORY or state == STREAM_BROKEN:
+            if state == STREAM_MEMORY and session.speaks_last:
+                session.say_why()
             return ENDED_TOLD
         if state == STREAM_OK:
             how = session.hear(now)
