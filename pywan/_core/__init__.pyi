@@ -1189,8 +1189,8 @@ class ParkedIndex:
     def replayed(self) -> int:
         """How many events are queued again, and parked until they have left the queue."""
     def refresh(self) -> None:
-        """Adds the events that were parked since the last call, and notes as left those that were taken out of the queue by
-        others."""
+        """Adds the events that were parked since the last call, and notes as left those that were taken out of the
+        queue by others."""
     def count(self, led: Iterable[tuple[str, bytes]]) -> int:
         """How many events are parked and led here."""
     def shown(self, led: Iterable[tuple[str, bytes]], limit: int) -> list[tuple[int, bytes]]:
