@@ -83,7 +83,7 @@ class Gateways(SiteWorld):
         for sender in made:
             if hearing.random() < 0.6:
                 refused = hearing.choice([None, *self.keys.names])
-                sender.gateway_event_filters = [Watching(self.events, sender.remote_distributed_system_id, refused)]
+                sender.gateway_event_filters = [Watching(self.events, sender, refused)]
             number, buckets = sender.remote_distributed_system_id, chance.choice([1, 3, 7])
             regions = {region.name: buckets for region in self.regions}
             site = RemoteSite(self.events, number, regions, chance.choice([1, 1, 2]))
