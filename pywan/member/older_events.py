@@ -210,9 +210,7 @@ class OlderEvents:
     def are_elsewhere(self, me: Incarnation, lacks: list[Lack]) -> bool:
         """Whether another member has all events of each of these buckets. That one sends them in any case: also if it
         loses the sender."""
-        return all(
-            any(self._is_whole(each, lack) for each in sorted(others_of(lack.bucket, me))) for lack in lacks
-        )
+        return all(any(self._is_whole(each, lack) for each in sorted(others_of(lack.bucket, me))) for lack in lacks)
 
     def _is_whole(self, other: Incarnation, lack: Lack) -> bool:
         """Whether a member says that its queue has the bucket's stream and lacks nothing of it."""

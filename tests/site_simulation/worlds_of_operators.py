@@ -122,9 +122,11 @@ class Operators(Gateways):
 
     @staticmethod
     def _has(member: Member, region: SimulatedRegion, wanted: RegionAttributes) -> bool:
-        """Whether a region has these senders, and its member has told the site nothing else last."""
-        told = member.agent.session._hosted.get(wanted.name)
-        is_told = told is not None and told.attributes.senders == ids_of(wanted)
+        """Whether a region has these senders, its member has told the site nothing else last, and nobody else has: the
+        product says so where members differ, and asks for the same alteration everywhere."""
+        told, shown = member.agent.session._hosted.get(wanted.name), member.agent.tables.regions.get(wanted.name)
+        ids = ids_of(wanted)
+        is_told = told is not None and told.attributes.senders == ids and shown is not None and shown.senders == ids
         return is_told and region.attributes.gateway_sender_ids == wanted.gateway_sender_ids
 
     def _loses_too_early(self, member: Member, region: str) -> bool:
