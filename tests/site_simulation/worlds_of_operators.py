@@ -199,12 +199,14 @@ class Operators(Gateways):
             self._later()
 
     def _work(self, what: Callable[[Member, MemberSenders], bool], name: str, then: Callable[[], object]) -> None:
-        """Goes on until all members have done it."""
+        """Goes on until all members have done it, or everything heals."""
+        if self.is_healing:
+            return
         if self._do(what):
             self.note(f"sender {LATE} is {name}")
             self.statistics[f"senders {name}"] += 1
             then()
-        elif not self.is_healing:
+        else:
             self.simulation.after(LOOK_US, lambda: self._work(what, name, then))
 
     def end_well(self) -> None:
