@@ -116,6 +116,8 @@ class QueueMachine(RuleBasedStateMachine):
         for sequence in gone:
             del p.events[sequence]
         p.removed = through
+        if p.removed == p.peeked:
+            p.drop_front_holes()
         self.distributed += len(gone)
         assert self.queue.remove(partition, through) == len(gone)
 

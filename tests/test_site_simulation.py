@@ -4,7 +4,10 @@ runs in simulated time. Each part of its protocol is needed: without it the same
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +53,24 @@ def test_a_run_repeats_by_its_seed_and_leaves_the_clock_of_the_process_as_the_sy
     second.run()
     assert first.trace == second.trace and first.history == second.history
     assert first.statistics["answered"] > 50
+
+
+def test_a_run_is_the_same_in_a_process_with_other_hashes():
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from site_simulation.kinds import make_world
+world = make_world(57, "operators")
+world.run()
+print(*world.trace, sep="\\n")
+"""
+    environments = [{**os.environ, "PYTHONHASHSEED": str(number)} for number in (0, 1)]
+    runs = [
+        subprocess.run([sys.executable, "-c", program], env=each, capture_output=True, text=True, check=True)
+        for each in environments
+    ]
+    assert runs[0].stdout == runs[1].stdout
+    assert "sender late is attached" in runs[0].stdout
 
 
 def without_fetching_what_other_copies_have(monkeypatch):

@@ -684,6 +684,7 @@ uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
     wan_partition *partition = &queue->partitions[number];
     const uint64_t removed = partition->removed, count = remove_through(queue, partition, through, 0, 0);
     if (partition->removed != removed) tell_settled(partition);
+    drop_front_holes(queue, partition); /* The next event may have become a hole before it went again. */
     return count;
 }
 

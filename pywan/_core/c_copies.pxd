@@ -106,8 +106,11 @@ cdef extern from "copies/wan_tail.h" nogil:
         uint64_t era, sequence
         uint32_t applied
         uint8_t outcome, found_form, has_found
+    ctypedef struct wan_heard_kept:
+        wan_buffer items
     ctypedef struct wan_heard:
         uint64_t bytes, dropped, forgotten
+        wan_heard_kept *kept
     ctypedef struct wan_feed:
         wan_queue *queue
         wan_lock *lock

@@ -203,14 +203,14 @@ class OlderEvents:
         """Has the others tell once more what is settled of these buckets: it was not heeded until now. Who does not
         answer tells it with the next event that it settles."""
         for number, bucket, _ in ended:
-            for other in others_of(bucket, me):
+            for other in sorted(others_of(bucket, me)):
                 with contextlib.suppress(PywanError):
                     self._ask(other, Wanted(self.region, self.sender, number, bucket.life, 0, 0), 0)
 
     def are_elsewhere(self, me: Incarnation, lacks: list[Lack]) -> bool:
         """Whether another member has all events of each of these buckets. That one sends them in any case: also if it
         loses the sender."""
-        return all(any(self._is_whole(other, lack) for other in others_of(lack.bucket, me)) for lack in lacks)
+        return all(any(self._is_whole(each, lack) for each in sorted(others_of(lack.bucket, me))) for lack in lacks)
 
     def _is_whole(self, other: Incarnation, lack: Lack) -> bool:
         """Whether a member says that its queue has the bucket's stream and lacks nothing of it."""

@@ -293,6 +293,7 @@ uint64_t queue_model_run(queue_model *model, random_source *source, uint32_t ste
             if (!growing) through = partition->peeked;
             uint64_t wanted = model_remove(partition, through);
             SAME(wan_queue_remove(&model->queue, number, through), wanted);
+            drop_front_holes(model, partition);
         } else if (choice == 97) {
             wan_queue_rewind(&model->queue, number);
             if (partition->peeked > partition->duplicate_through) partition->duplicate_through = partition->peeked;

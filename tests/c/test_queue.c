@@ -635,6 +635,20 @@ static void events_come_out_in_the_order_in_which_they_went_in(void)
     close_queue();
 }
 
+static void a_hole_behind_the_last_event_leaves_with_that(void)
+{
+    wan_record *records[3];
+    open_queue(0);
+    for (uint32_t n = 0; n < 3; n++) append("key", WAN_UPDATE, 10);
+    EXPECT_EQUAL(peek(3, records), 3);
+    wan_queue_make_hole(&queue, 0, 3, WAN_HOLE_FILTERED); /* As a filter refuses it while others are on their way. */
+    wan_queue_rewind(&queue, 0);
+    EXPECT_EQUAL(peek(2, records), 2);
+    EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2), 2);
+    EXPECT_EQUAL(queue.partitions[0].removed, 3); /* Other members hear so that the event has left. */
+    close_queue();
+}
+
 static void what_was_peeked_and_not_removed_comes_again_after_a_rewind(void)
 {
     open_queue(0);
@@ -1515,6 +1529,7 @@ const test_case queue_tests[] = {
     {"an older update that comes from another member is not taken for a newer one",
      an_older_update_that_comes_from_another_member_is_not_taken_for_a_newer_one},
     {"events come out in the order in which they went in", events_come_out_in_the_order_in_which_they_went_in},
+    {"a hole behind the last event leaves with that", a_hole_behind_the_last_event_leaves_with_that},
     {"what was peeked and not removed comes again after a rewind",
      what_was_peeked_and_not_removed_comes_again_after_a_rewind},
     {"holes are skipped, counted out and removed with the rest",

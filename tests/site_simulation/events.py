@@ -28,9 +28,10 @@ class Watching(GatewayEventFilter):
     """The filter of one sender, at all members: it lets no event of one key leave, and is told of no event that the
     remote site did not get. An error in a filter is logged only, so it notes what is wrong."""
 
-    def __init__(self, events: Events, site: int, refused: str | None) -> None:
-        self._events, self._site, self.refused = events, site, refused
-        events.refused_keys[site] = refused
+    def __init__(self, events: Events, made: SenderAttributes, refused: str | None) -> None:
+        self._events, self._site, self.refused = events, made.remote_distributed_system_id, refused
+        self._conflates = made.enable_batch_conflation
+        events.refused_keys[self._site] = refused
 
     def before_transmit(self, event: Any) -> bool:
         is_refused = event.key == self.refused
@@ -43,6 +44,8 @@ class Watching(GatewayEventFilter):
         if event.key == self.refused:
             self._events.wrong.append(f"{event} is told as acknowledged, and was never sent")
         if number is None or self._events.is_excused(event.region, event.key):
+            return
+        if self._conflates:  # Another member may have sent a newer event in its place. The receiver has both then.
             return
         got = self._events.sites[self._site].values[event.region, event.key]
         if number not in got:
@@ -57,6 +60,8 @@ class Events:
         self.wrong: list[str] = []
         self.refused_keys: dict[int, str | None] = {}  # By site: the key of which a filter lets nothing leave.
         self.senders: dict[str, tuple[Member, MemberSenders]] = {}  # Of each member that lives, by its name.
+        # By sender: since when it is attached on all members. The others have been since the beginning.
+        self.since_us: dict[str, int] = {}
         self.drops, self.threads = Drops(world), Threads(world)
         self._peeked: dict[tuple[Member, str, int], int] = {}  # By sender and partition: how far it was seen.
 
@@ -237,6 +242,8 @@ class Events:
     def check_copies(self) -> None:
         """Nothing is sent. All copies of a bucket have the same events, as long as their queues begin at one place."""
         for made in self.made:
+            if made.id in self.since_us:  # Members attached it at different times.
+                continue
             for attributes in self.world.regions:
                 if made.id in attributes.gateway_sender_ids:
                     for number in range(self.world.keys.buckets):
@@ -303,6 +310,8 @@ class Events:
         here, there = _entry(primary.regions[region], of), _entry(site.regions[region], of)
         is_excused = self.is_excused(region, of)
         dropped = self.drops.of(made.id, region, of)
+        if made.id in self.since_us and not self._is_since(made, region, of, here):
+            return []
         is_behind = here is not None and (there is None or there[:2] < here[:2])
         # A life that is over may have had a change that was stamped by a clock that was ahead.
         world.must(
@@ -317,20 +326,35 @@ class Events:
             return behind or self._lost_with_copies(made, site, region, of)
         if made.enable_batch_conflation:
             return behind
-        operations = {each.arguments[-1]: each for each in world.history[region, of] if _has_put(each)}
+        since_us = self.since_us.get(made.id, 0)
+        puts = [each for each in world.history[region, of] if _has_put(each) and each.called > since_us]
+        operations = {each.arguments[-1]: each for each in puts}
         answered = {*operations}
+        world.statistics["changes since a sender was attached that came"] += len(answered) if since_us else 0
         world.statistics["keys compared"] += 1
         world.statistics["answered changes that came"] += len(answered)
         never = sorted(answered - site.values[region, of] - {*dropped.values()}, key=str)
         never = [each for each in never if not self.drops.take_overwritten(made.id, operations[each])]
         return [f"{site.name} never got {each} of {of} in {region}, which was answered" for each in never] or behind
 
+    def _is_since(self, made: SenderAttributes, region: str, of: str, here: tuple[int, int, int | None] | None) -> bool:
+        """Whether the site's version of a key was put after the sender was attached on all members."""
+        since_us, number = self.since_us[made.id], None if here is None else here[2]
+        return (
+            number is not None
+            and any(
+                each.called > since_us and each.name != "remove"  # That names what it removes.
+                for each in self.world.history[region, of]
+                if number in each.arguments[-1:]
+            )
+        )
+
     def _lost_with_copies(self, made: SenderAttributes, site: RemoteSite, region: str, of: str) -> list[str]:
         """Says which answered changes of a key never came to a remote site, though a member had them in a serial
         sender's queue when all copies of the bucket were lost, and lives."""
         world, missed = self.world, []
         bucket = BucketKey(region, world.keys.bucket_of(of))
-        if made.parallel or made.enable_batch_conflation or world.statistics.get("files"):
+        if made.parallel or made.enable_batch_conflation or world.statistics.get("files") or made.id in self.since_us:
             return []
         since_us = 0
         for lost_us, holders in world.watch.losses[bucket]:

@@ -267,6 +267,8 @@ class Faults:
 
     def lose_decisions(self, kept: int) -> None:
         """The coordinator is dead. Of its decisions the first `kept` are left."""
+        if self._world.keeps_decisions:
+            return
         for store in self._world.journal[kept:]:
             self._world.watch.forgotten.update((key, store.generation) for key, _ in store.buckets)
         del self._world.journal[kept:]

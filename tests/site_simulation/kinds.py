@@ -8,6 +8,7 @@ from .worlds_of_images import ImagesUnderWrites
 from .worlds_of_listeners import SlowListeners
 from .worlds_of_locators import Locators
 from .worlds_of_memory import ReplicasWithoutMemory
+from .worlds_of_operators import Operators
 from .worlds_of_slow_copies import SlowCopies
 
 # Each tenth seed has a world of a kind of its own, in turn.
@@ -19,6 +20,7 @@ OWN_KINDS: tuple[type[World], ...] = (
     Gateways,
     Locators,
     ReplicasWithoutMemory,
+    Operators,
 )
 EACH = 10
 KINDS: dict[str, type[World]] = {SiteWorld.kind: SiteWorld, **{each.kind: each for each in OWN_KINDS}}

@@ -98,6 +98,45 @@ class Listener:
         self._look_after(self._world.simulation.rng.randrange(self._pace_us + 1))
 
 
+class Waiting:
+    """What waits for the listeners of a region at one member. It sees which changes are dropped there: these are named,
+    and no others are excused."""
+
+    def __init__(self, world: SiteWorld, member: Member, region: str, tail: WatchedTail) -> None:
+        self.member, self.region, self._world, self._tail = member, region, world, tail
+        self.dropped: set[tuple[str, str, int]] = set()  # Puts: region, key and value.
+        self._count = 0  # How many changes were dropped when it looked last.
+        # By bucket and sequence: the changes that waited then; None: a change that is no put.
+        self._waits: dict[int, dict[int, tuple[str, str, int] | None]] = {}
+
+    def look(self) -> None:
+        """The member has worked."""
+        count = self._tail.heard_dropped
+        gone = [change for number in range(self._world.keys.buckets) for change in self._gone(number)]
+        if count != self._count:
+            self._world.must(
+                len(gone) >= count - self._count,
+                f"{count - self._count} changes of {self.region} are dropped at {self.member.me}, and {len(gone)} left",
+            )
+            self.dropped.update(each for each in gone if each is not None)
+        self._count = count
+
+    def _gone(self, bucket: int) -> list[tuple[str, str, int] | None]:
+        """Returns the changes of a bucket that waited, and do not wait any more: they were told here or elsewhere, or
+        dropped. No bucket begins anew in these worlds."""
+        before = self._waits.get(bucket, {})
+        sequences, records = self._tail.heard_waits(bucket, max(before, default=0))
+        new = sequences[len(sequences) - len(records) :]
+        self._waits[bucket] = {each: before[each] for each in sequences if each in before}
+        self._waits[bucket].update({each: self._put_in(record) for each, record in zip(new, records, strict=True)})
+        return [change for sequence, change in before.items() if sequence not in self._waits[bucket]]
+
+    def _put_in(self, record: bytes) -> tuple[str, str, int] | None:
+        fields = _core.record_fields(record)
+        value = _number(fields["value"])
+        return None if value is None else (self.region, str(_core.decode_object(*fields["key"])), value)
+
+
 def _number(form_and_data: tuple[int, bytes] | None) -> int | None:
     if form_and_data is None:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -497,13 +498,38 @@ class Copies:
             stream.close()
 
 
+class Asking:
+    """What a queue that lacks older events has asked in one round, and was answered."""
+
+    def __init__(self) -> None:
+        # By member, question, and how often the round has asked that. None: there was no answer.
+        self.replies: dict[tuple[Incarnation, Wanted, int], dict[str, Any] | None] = {}
+        self.pending: set[tuple[Incarnation, Wanted, int]] = set()
+        self.waits = False  # Something that the round has asked is not answered yet.
+        self._asked: Counter[tuple[Incarnation, Wanted]] = Counter()
+
+    def begin(self) -> None:
+        """The round begins, or is done again."""
+        self.waits = False
+        self._asked.clear()
+
+    def question(self, member: Incarnation, wanted: Wanted) -> tuple[Incarnation, Wanted, int]:
+        if wanted.through:  # Otherwise it asks for no events, perhaps in no round.
+            self._asked[member, wanted] += 1
+        return member, wanted, self._asked[member, wanted]
+
+    def answered(self, question: tuple[Incarnation, Wanted, int], reply: dict[str, Any] | None) -> None:
+        self.pending.discard(question)
+        self.replies[question] = reply
+
+
 class Sharing(SharedRegions):
     """The product's SharedRegions, with what is made in its own way here."""
 
     def __init__(self, member: Member) -> None:
         self._member = member
         super().__init__(member.agent, member.regions.get)
-        self._older_replies: dict[tuple[str, str], dict[tuple[Incarnation, Wanted], dict[str, Any]]] = {}
+        self._asking: dict[tuple[str, str], Asking] = {}  # By region and sender.
         self.openings = self._openings = OwnOpenings(self._draw_word)
 
     def _draw_word(self) -> int:
@@ -535,33 +561,40 @@ class Sharing(SharedRegions):
         return tail
 
     def _run_older(self, older: OlderEvents) -> None:
-        replies: dict[tuple[Incarnation, Wanted], dict[str, Any]] = {}
-        self._older_replies[older.region, older.sender] = replies
+        asking = self._asking[older.region, older.sender] = Asking()
         outage = Outage(logging.getLogger(__name__), "older events")
 
         def work() -> None:
-            there = [*replies]
+            asking.begin()
             is_done = self.older_round(older, outage)
-            for each in there:  # A round may use an answer more than once, and a later one asks again.
-                del replies[each]
+            if not asking.waits:  # A later round asks again.
+                asking.replies.clear()
             if not is_done:
-                self._member.later(AGAIN_US, work)
+                self._member.later(LOOK_US if asking.waits else AGAIN_US, work)
 
         self._member.later(0, work)
 
     def _ask_older(self, member: Incarnation, wanted: Wanted, begin: int) -> dict[str, Any]:
-        """The question goes over the network, and its answer is there in a later round."""
-        replies = self._older_replies[wanted.region, wanted.sender]
-        if (member, wanted) in replies:
-            return replies[member, wanted]
-        self._member.world.network.ask(
-            self._member,
-            member,
-            {"op": OLDER_EVENTS, **fields_of(wanted, begin)},
-            lambda reply: replies.update({(member, wanted): reply}),
-            lambda: None,
-            QUESTION_TIMEOUT_US,
-        )
+        """The question goes over the network. The round is done again until all its questions are answered, so that it
+        has the answers of one moment, as a round of a thread that waits for each."""
+        asking = self._asking[wanted.region, wanted.sender]
+        question = asking.question(member, wanted)
+        if question in asking.replies:
+            reply = asking.replies[question]
+            if reply is None:
+                raise NotNow("it did not answer")
+            return reply
+        asking.waits = True
+        if question not in asking.pending:
+            asking.pending.add(question)
+            self._member.world.network.ask(
+                self._member,
+                member,
+                {"op": OLDER_EVENTS, **fields_of(wanted, begin)},
+                lambda reply: asking.answered(question, reply),
+                lambda: asking.answered(question, None),
+                QUESTION_TIMEOUT_US,
+            )
         raise NotNow("it was asked")
 
     def _tell_sender_changed(self, sender: Any) -> None:

@@ -171,6 +171,15 @@ class SimulatedSender(SenderCore):
         return changes
 
     @property
+    def is_destroyed(self) -> bool:
+        return self._is_destroyed
+
+    def go_on(self) -> None:
+        """Starts it again, unless it was destroyed meanwhile."""
+        if not self._is_destroyed:
+            self.start()
+
+    @property
     def balances(self) -> bool:
         return bool(ledger(self.queue.counts())["balanced"])
 
@@ -191,9 +200,27 @@ class MemberSenders:
         member.every(COMPARE_US, self._compare)
         self.by_id: dict[str, SimulatedSender] = {}
         for each in made:
-            self.roles.tell(each)
-            self.by_id[each.id] = self._make(each, buckets, events)
-            self.by_id[each.id].start()
+            self.create(each, buckets, events)
+
+    def create(self, made: SenderAttributes, buckets: int, events: Events) -> None:
+        """As `Senders.create`."""
+        self.roles.tell(made)
+        self.by_id[made.id] = self._make(made, buckets, events)
+        self._changed(self.by_id[made.id])
+        self.by_id[made.id].start()
+
+    def destroy(self, id: str) -> None:
+        """As `GatewaySender.destroy`. No region is attached to the sender."""
+        self.by_id[id].events.drops.end(self.by_id[id])
+        self.by_id[id].destroy()
+
+    def _forget(self, core: SenderCore) -> None:
+        attached = [
+            each.name for each in self._member.regions.values() if core.id in each.attributes.gateway_sender_ids
+        ]
+        assert not attached, (core.id, attached)
+        del self.by_id[core.id]
+        self.roles.forget(core.attributes)
 
     # Parked events
 
@@ -257,6 +284,7 @@ class MemberSenders:
             buckets=buckets if made.parallel else None,
             on_state=self._changed,
             on_running=self._runs,
+            on_destroy=self._forget,
             is_primary=lambda: self.roles.is_primary(made),
             kept_elsewhere=lambda: self.roles.kept_elsewhere(made),
             parked_elsewhere=self.parked,
@@ -280,6 +308,7 @@ class MemberSenders:
 
     def _changed(self, core: SenderCore) -> None:
         """Regions stamp events with the sites of the senders that run."""
+        self.roles.altered(core.attributes)
         for region in self._member.regions.values():
             if core.id in region.attributes.gateway_sender_ids:
                 self.attach(region)

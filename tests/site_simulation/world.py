@@ -68,6 +68,7 @@ class SiteWorld:
     # Statistics that some seeds of this kind have to count. Otherwise it shows nothing.
     must_happen: tuple[str, ...] = ("times of pieces", "connections that damage ended")
     keys = Keys(2, "abcdefgh")
+    keeps_decisions = False  # The coordinator never loses any.
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

@@ -17,7 +17,7 @@ from .simulation import MS
 from .world import SiteWorld
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from .member import Member, SimulatedRegion, WatchedTail
 
@@ -83,7 +83,7 @@ class Gateways(SiteWorld):
         for sender in made:
             if hearing.random() < 0.6:
                 refused = hearing.choice([None, *self.keys.names])
-                sender.gateway_event_filters = [Watching(self.events, sender.remote_distributed_system_id, refused)]
+                sender.gateway_event_filters = [Watching(self.events, sender, refused)]
             number, buckets = sender.remote_distributed_system_id, chance.choice([1, 3, 7])
             regions = {region.name: buckets for region in self.regions}
             site = RemoteSite(self.events, number, regions, chance.choice([1, 1, 2]))
@@ -108,9 +108,13 @@ class Gateways(SiteWorld):
                 member.later(20 * MS, lambda: self._host(member))
                 return
             self.events.senders.pop(member.name, None)
-            senders = MemberSenders(member, self.events.made, self.keys.buckets, self.events)
+            senders = MemberSenders(member, self.senders_of(member), self.keys.buckets, self.events)
             self.events.senders[member.name] = member, senders
         super()._host(member)
+
+    def senders_of(self, member: Member) -> Sequence[SenderAttributes]:
+        """The senders that a member has from its start."""
+        return self.events.made
 
     def creates(self, member: Member, region: SimulatedRegion) -> None:
         _, senders = self.events.senders[member.name]
@@ -235,7 +239,7 @@ class Gateways(SiteWorld):
         self.note(f"{each.id} is stopped on {each.member.me}")
         self.statistics["serial senders stopped on one member"] += 1
         each.member.do(each.stop)
-        each.member.later(self.simulation.rng.choice([100, 500, 2000]) * MS, each.start)
+        each.member.later(self.simulation.rng.choice([100, 500, 2000]) * MS, each.go_on)
 
     def _stop_everywhere(self) -> None:
         """A sender is stopped on all members, one soon after the other, and started again. What is queued stays, and
@@ -248,14 +252,16 @@ class Gateways(SiteWorld):
         for each in self._senders():
             if each.id == made.id:
                 each.member.later(rng.randrange(20 * MS), each.stop)
-                each.member.later(hold_us + rng.randrange(20 * MS), each.start)
+                each.member.later(hold_us + rng.randrange(20 * MS), each.go_on)
 
     def _pause_sender(self) -> None:
         there = self._senders()
         if there:
             each = self.simulation.rng.choice(there)
             each.member.do(lambda: each.pause(True))
-            each.member.later(self.simulation.rng.choice([100, 500]) * MS, lambda: each.pause(False))
+            each.member.later(
+                self.simulation.rng.choice([100, 500]) * MS, lambda: each.is_destroyed or each.pause(False)
+            )
             self.statistics["senders paused"] += 1
 
     def _cut_off(self) -> None:

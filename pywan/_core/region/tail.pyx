@@ -241,6 +241,33 @@ cdef class Tail:
         cdef wan_heard *heard = wan_tail_heard(&self.tail)
         return wan_read(&heard.dropped) + wan_read(&heard.forgotten) if heard != NULL else 0
 
+    def heard_waits(self, uint32_t bucket, uint64_t after=0):
+        """What waits of a bucket for listeners: the sequences of its changes, in their order, and the records of those
+        behind `after`. For drivers that look into it."""
+        cdef const wan_buffer *items
+        cdef const wan_heard_item *item
+        cdef const uint8_t *record
+        cdef uint64_t at
+        cdef list sequences = [], records = []
+        self.check(bucket)
+        if wan_tail_heard(&self.tail) == NULL:
+            return sequences, records
+        lock_take_with_gil(&self.tail.buckets[bucket].lock)
+        try:                    # There may be no memory for them.
+            items = &self.tail.heard.kept[bucket].items
+            at = items.start
+            while at < items.used:
+                item = <const wan_heard_item *>(items.bytes + at)
+                sequences.append(item.sequence)
+                if item.sequence > after:
+                    record = <const uint8_t *>wan_tail_entry_record(
+                        <const wan_tail_entry *>(<const uint8_t *>(item + 1) + wan_align8(item.old_length)))
+                    records.append(<bytes>record[:wan_record_length(<const wan_record *>record)])
+                at += item.length
+        finally:
+            wan_lock_release(&self.tail.buckets[bucket].lock)
+        return sequences, records
+
     def end_hearing(self):
         """Nobody tells changes any more. Returns how many of them this member was to tell."""
         cdef uint64_t dropped = 0
