@@ -211,7 +211,7 @@ def test_who_waits_for_a_disk_that_takes_nothing_is_told_soon_and_loses_nothing(
         ny.data["another"] = ROW
     assert len(ny.data) == stored + 1
     if kind == "queue":
-        ln.receive(), ln.region(type="REPLICATE")
+        ln.region(type="REPLICATE"), ln.receive()
         network.settle()
         assert len(ln.data) == stored + 1
 
@@ -255,7 +255,7 @@ def test_who_is_told_that_the_newest_are_dropped_does_not_wait_for_the_disk(netw
     ny.data.put_columns([b"%d" % n for n in range(100)], [ROW] * 100)
     assert time.monotonic() - began < 60.0  # Each would wait for five seconds.
     assert sender.ledger()["dropped"]["queue full, newest"] == 200 and len(ny.data) == queued + 200
-    ln.receive(), ln.region(type="REPLICATE")
+    ln.region(type="REPLICATE"), ln.receive()
     network.settle()
     assert len(ln.data) == queued
 
@@ -269,7 +269,7 @@ def test_columns_that_met_a_full_log_say_which_rows_are_refused_and_which_not_on
             ny.data.put_columns([b"%d" % (first + n) for n in range(100)], [ROW] * 100)
     stored = len(ny.data) - first
     assert f"put_columns from row {stored} of 100 on (the rows before were stored) refused" in str(raised.value)
-    ln.receive(), ln.region(type="REPLICATE")
+    ln.region(type="REPLICATE"), ln.receive()
     network.settle()
     assert len(ln.data) == len(ny.data)
 

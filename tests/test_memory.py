@@ -11,7 +11,9 @@ import textwrap
 BEGIN = """
     import numpy
     from pywan.testing.waiting import eventually
-    from tests.sites import Network
+    import sys
+    sys.path.insert(0, "tests")
+    from sites import Network
 
     MIB = 1 << 20
 
