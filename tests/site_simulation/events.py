@@ -340,10 +340,13 @@ class Events:
     def _is_since(self, made: SenderAttributes, region: str, of: str, here: tuple[int, int, int | None] | None) -> bool:
         """Whether the site's version of a key was put after the sender was attached on all members."""
         since_us, number = self.since_us[made.id], None if here is None else here[2]
-        return number is not None and any(
-            each.called > since_us and each.name != "remove"  # That names what it removes.
-            for each in self.world.history[region, of]
-            if number in each.arguments[-1:]
+        return (
+            number is not None
+            and any(
+                each.called > since_us and each.name != "remove"  # That names what it removes.
+                for each in self.world.history[region, of]
+                if number in each.arguments[-1:]
+            )
         )
 
     def _lost_with_copies(self, made: SenderAttributes, site: RemoteSite, region: str, of: str) -> list[str]:
