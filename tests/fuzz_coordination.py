@@ -61,7 +61,7 @@ from small_members import ATTRIBUTES, SmallMember
 HONEST = ("a", "b", "c")
 OTHER = RegionAttributes(Kind.PARTITION, total_num_buckets=7, redundant_copies=1)  # Of the members that lie.
 NUMBERS_NEAR = (3, 4, 5, 112, 113, 2**16, 2**20, 2**24 - 1, 2**31 - 2, 2**31, 2**32 - 1)
-BOMBS = [b"\0", b"\x90", b"\xdd\0\0\0\0"]  # What each of them repeats.
+BOMBS = [b"\0", b"\x90", b"\xdd\0\0\0\0"]  # A bomb is one of these values, repeated.
 TIMEOUT_S = 20.0
 LIES_S = 0.3  # For so long a member listens to a coordinator that lies.
 LINES_A_RUN = 3.0  # On the average. A connection that is closed has one line, and a member that comes and goes some.

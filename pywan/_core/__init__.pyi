@@ -423,8 +423,8 @@ class Tail:
     def heard_through(self, bucket: int) -> int:
         """Through which sequence listeners were told at this member, the primary of a bucket."""
     def heard_waits(self, bucket: int, after: int = 0) -> tuple[list[int], list[bytes]]:
-        """What waits of a bucket for listeners: the sequences of its changes, in their order, and the records of those
-        behind `after`. For drivers that look into it."""
+        """Returns the changes of a bucket that wait for listeners: their sequences in order, and the records behind
+        sequence `after`. For simulations that check each change."""
     def end_hearing(self) -> int:
         """Nobody tells changes any more. Returns how many of them this member was to tell."""
     def last(self, bucket: int) -> int:

@@ -91,7 +91,7 @@ class GatewayReceiver(Described):
         self._counts = _core.ReceiverCounts()
         # Limits the log lines about connections that were given up: their senders come back at once.
         self._repeats = Repeats()
-        # What a sender is told when there is no memory for its connection. There may be none to make it then.
+        # The answer to a sender whose connection gets no memory is made now, while there is memory for the answer.
         self._no_memory = gateway.encode_error(
             OutOfMemoryError(f"member {member_name} is out of memory, and cannot get any for a connection")
         )

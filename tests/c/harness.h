@@ -22,7 +22,7 @@ extern const test_case crc_and_format_tests[], buffer_tests[], pages_tests[], fo
     /* Each list ends with {0}. */
     stage_tests[], sources_tests[], parked_tests[], tail_tests[], answer_tests[], heard_tests[], clear_tests[],
     call_tests[], limit_tests[];
-extern int expectations_failed; /* Of the test that runs. */
+extern int expectations_failed; /* Counts the failures of the running test alone. */
 
 #define EXPECT(condition)                                                                                              \
     do {                                                                                                               \

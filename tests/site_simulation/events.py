@@ -338,12 +338,12 @@ class Events:
         return [f"{site.name} never got {each} of {of} in {region}, which was answered" for each in never] or behind
 
     def _is_since(self, made: SenderAttributes, region: str, of: str, here: tuple[int, int, int | None] | None) -> bool:
-        """Whether the site's version of a key was put after the sender was attached on all members."""
+        """Returns whether the site's version of a key was put after the sender was attached on all members."""
         since_us, number = self.since_us[made.id], None if here is None else here[2]
         return (
             number is not None
             and any(
-                each.called > since_us and each.name != "remove"  # That names what it removes.
+                each.called > since_us and each.name != "remove"  # A `remove` names the value that leaves.
                 for each in self.world.history[region, of]
                 if number in each.arguments[-1:]
             )

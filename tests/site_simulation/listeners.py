@@ -99,8 +99,8 @@ class Listener:
 
 
 class Waiting:
-    """What waits for the listeners of a region at one member. It sees which changes are dropped there: these are named,
-    and no others are excused."""
+    """The changes that wait for the listeners of a region at one member. Changes that the member drops are named here,
+    and no other change is excused."""
 
     def __init__(self, world: SiteWorld, member: Member, region: str, tail: WatchedTail) -> None:
         self.member, self.region, self._world, self._tail = member, region, world, tail

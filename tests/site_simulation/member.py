@@ -499,7 +499,7 @@ class Copies:
 
 
 class Asking:
-    """What a queue that lacks older events has asked in one round, and was answered."""
+    """The questions about older events that a queue asks in one round, and their answers."""
 
     def __init__(self) -> None:
         # By member, question, and how often the round has asked that. None: there was no answer.

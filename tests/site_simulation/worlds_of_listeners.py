@@ -59,7 +59,7 @@ class SlowListeners(SiteWorld):
         self._depth: dict[int, int] = {}  # Of values that listeners put: after how many others.
         self._put: list[tuple[str, str, int, str]] = []  # By listeners: region, key, value, what became of it.
         self._ended: set[str] = set()  # Members that were ended, and perhaps started again.
-        self.waiting: list[Waiting] = []  # Of all members, also of those that have ended.
+        self.waiting: list[Waiting] = []  # One for each member, also for each ended member.
 
     def _members_begin(self, rng: random.Random) -> None:
         for name in NAMES[:3]:

@@ -32,7 +32,7 @@ class Operators(Gateways):
     nothing of it."""
 
     kind = "operators"
-    keeps_decisions = True  # What members altered may be lost with them. An operator would have to look what is so.
+    keeps_decisions = True  # An alteration may be lost with its members, and this operator does not look.
     must_happen = (
         "senders attached",
         "senders detached",
@@ -62,7 +62,7 @@ class Operators(Gateways):
         site = RemoteSite(self.events, LATE_SITE, {each.name: 3 for each in self.regions}, chance.choice([1, 2]))
         self.events.sites[LATE_SITE] = self.network.nodes[site.name] = site
 
-    # What the operator wants, and what members have
+    # The senders that the operator wants, and those that members have
 
     def senders_of(self, member: Member) -> list[SenderAttributes]:
         return [each for each in self.events.made if each is not self.late or self.is_wanted]
@@ -122,8 +122,8 @@ class Operators(Gateways):
 
     @staticmethod
     def _has(member: Member, region: SimulatedRegion, wanted: RegionAttributes) -> bool:
-        """Whether a region has these senders, its member has told the site nothing else last, and nobody else has: the
-        product says so where members differ, and asks for the same alteration everywhere."""
+        """Returns whether a region has these senders, both here and in the site's tables. Where members differ, the
+        product says so, and asks for the same alteration on every member."""
         told, shown = member.agent.session._hosted.get(wanted.name), member.agent.tables.regions.get(wanted.name)
         ids = ids_of(wanted)
         is_told = told is not None and told.attributes.senders == ids and shown is not None and shown.senders == ids

@@ -242,8 +242,8 @@ cdef class Tail:
         return wan_read(&heard.dropped) + wan_read(&heard.forgotten) if heard != NULL else 0
 
     def heard_waits(self, uint32_t bucket, uint64_t after=0):
-        """What waits of a bucket for listeners: the sequences of its changes, in their order, and the records of those
-        behind `after`. For drivers that look into it."""
+        """Returns the changes of a bucket that wait for listeners: their sequences in order, and the records behind
+        sequence `after`. For simulations that check each change."""
         cdef const wan_buffer *items
         cdef const wan_heard_item *item
         cdef const uint8_t *record
