@@ -36,14 +36,14 @@ from pywan.testing.processes import serve
 EVERY_S = 0.05  # So often each attack is made.
 TIMEOUT_S = 3.0
 VIEW_S = 0.5  # So old is what is known of the members at most.
-IDLE_LANES, IDLE_S = 100, 0.5  # So many connections are kept open that say nothing, and for how long.
-FAR_RUNS = (2**24 - 1, 2**30, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, -1)
-LANE, CALLS = b"PWL1", b"PWK1"
+IDLE_REPL_LINKS, IDLE_S = 100, 0.5  # So many connections are kept open that say nothing, and for how long.
+FAR_CONTROLLER_EPOCHS = (2**24 - 1, 2**30, 2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1, -1)
+REPLICATION, CALLS = b"PWL1", b"PWK1"
 HANDSHAKES = 40  # So many connections are held in the middle of a handshake: less than an address has places.
 ONLY_TLS = b"this port speaks TLS only"  # An encrypted port tells nothing else to who speaks plainly.
 ALERT = b"\x15"  # The first byte of what TLS itself says to refuse.
 TOLD_BYTES = 200  # So much is kept of what was told.
-CHANGES, REGIONS = 16, 15  # Frames of a lane.
+CHANGES, REGIONS = 16, 15  # Frames of a replication link.
 
 # What a site may say to an attack are patterns for its error or first refusal. This one is for a request that is
 # carried out.
@@ -102,23 +102,23 @@ class Target:
         elif said != "closed" and len(self.mistakes) < MISTAKES_KEPT:
             self.mistakes.append(f"{self.attack} was to hear {' or '.join(meant)}, and heard {said:.300}")
 
-    def hear_out(self, sock: socket.socket, meant: Sequence[str]) -> None:
+    def receive_all(self, sock: socket.socket, meant: Sequence[str]) -> None:
         """Until the other end closes the connection. An encrypted site says nothing but that it is encrypted."""
-        heard = b""
+        received = b""
         with contextlib.suppress(ConnectionError, ssl.SSLError):
             while chunk := sock.recv(1 << 16):
-                heard += chunk[: TOLD_BYTES - len(heard)]
+                received += chunk[: TOLD_BYTES - len(received)]
         if not self._encrypted:
-            self.judge(heard.decode(errors="replace") or "closed", meant)
-        elif heard and ONLY_TLS not in heard and heard[:1] != ALERT:
-            self.told.append(repr(heard))
+            self.judge(received.decode(errors="replace") or "closed", meant)
+        elif received and ONLY_TLS not in received and received[:1] != ALERT:
+            self.told.append(repr(received))
 
     def ask(self, port: int, op: str, meant: Sequence[str], **fields: Any) -> dict[str, Any]:
         """Returns the reply; {}: the connection was closed. `meant`: what the site is to say."""
         with self.connected(port) as sock:
             sock.sendall(_frame({"op": op, **fields}))
             if self._encrypted:
-                self.hear_out(sock, meant)
+                self.receive_all(sock, meant)
                 return {}
             decoder = wire.Decoder()
             while chunk := sock.recv(1 << 16):
@@ -168,12 +168,12 @@ def _words_of(reply: dict[str, Any]) -> str:
 NONCE = b"n" * 16
 NOT_A_MEMBER = "member evil.* is not among the members that member"
 NO_NONCE = "a member proves that it speaks by a nonce of 16 bytes"
-NOT_THAT_ONE = "this is not member .*: it has not the nonce with which that has joined"
+NOT_THAT_ONE = "this is not member .*: the request has not the nonce of the member's join"
 # The names of invented members are few, so another one may have joined by the same name.
 NAME_IS_TAKEN = "another member of the name evil[0-9] .* may still be alive|another process has joined as member evil"
 # A coordinator may have lost a decision of this run, of those here, unless the number is beyond its own. It believes
 # that from who was a member when it started.
-POSSIBLE_RUN = 2**24 - 1
+POSSIBLE_CONTROLLER_EPOCH = 2**24 - 1
 NO_WITNESS = "which this coordinator, .* has never made, and was no member when it started"
 FULL = "250 members"  # A site has no more, and invented ones stay for a while.
 
@@ -220,15 +220,15 @@ def join(target: Target, me: list[Any], meant: Sequence[str], **fields: Any) -> 
 
 
 def join_with_impossible_numbers(target: Target) -> None:
-    far = [target.random.choice(FAR_RUNS), target.random.choice((1, 2**32 - 1, 2**63 - 1))]
+    far = [target.random.choice(FAR_CONTROLLER_EPOCHS), target.random.choice((1, 2**32 - 1, 2**63 - 1))]
     if not 0 <= far[0] < 2**31:
-        meant = f"^run of decision id is a whole number from 0 to 2147483647, and not {far[0]}"
+        meant = f"^controller_epoch of decision id is a whole number from 0 to 2147483647, and not {far[0]}"
     elif far[1] >= 2**32:
         meant = f"^number of decision id is a whole number from 0 to 4294967295, and not {far[1]}"
-    elif far[0] > POSSIBLE_RUN or far[1] == 2**32 - 1:
-        meant = rf"names decision {far[0]}\.{far[1]}, and this coordinator, .* believes in none above"
+    elif far[0] > POSSIBLE_CONTROLLER_EPOCH or far[1] == 2**32 - 1:
+        meant = rf"names metadata record {far[0]}\.{far[1]}, and this coordinator, .* believes in none above"
     else:
-        meant = rf"names decision {far[0]}\.{far[1]}, {NO_WITNESS}"
+        meant = rf"names metadata record {far[0]}\.{far[1]}, {NO_WITNESS}"
     is_of_form = far[0] in range(2**31) and far[1] < 2**32
     join(
         target,
@@ -331,7 +331,7 @@ def speak_for_members(target: Target) -> None:
     proof = NOT_THAT_ONE if nonce in (b"n" * 16, None) else NO_NONCE
     request, meant = target.random.choice(requests)
     target.ask(target.port, "coordination-ask", [meant or proof], **told, requests=[request])
-    far = "^run of decision id is a whole number"
+    far = "^controller_epoch of decision id is a whole number"
     stored, meant = target.random.choice(
         (
             ([0, 0], ""),
@@ -387,15 +387,15 @@ opened = contextlib.contextmanager(_open)
 
 
 def open_strangely(target: Target) -> None:
-    """Openings of lanes and calls with fields that cannot be."""
+    """Openings of replication links and calls with fields that cannot be."""
     pick = target.random.choice
     to, port = pick(target.members)
     odd = pick((float("inf"), -1, 2**64 - 1, True, "12", None, [1], b"\x00" * 3000))
     field = pick(("from", "to", "site", "version", "word", "depth", "line"))
     value = pick((odd, ["..", 1], [to[0], odd])) if field in ("from", "to") else odd
     fields = {"from": target.invented(), "to": to, field: value}
-    protocol = pick((LANE, CALLS))
-    is_unread = protocol == LANE and field in ("depth", "line")  # Lanes have no such fields.
+    protocol = pick((REPLICATION, CALLS))
+    is_unread = protocol == REPLICATION and field in ("depth", "line")  # Replication links have no such fields.
     meant = {
         "site": "the opening of a member: site is .*, and no identity of a site|belongs to the site '12', and this is",
         "version": "speaks version .* of the protocol of a site",
@@ -405,11 +405,12 @@ def open_strangely(target: Target) -> None:
     too_long = "its opening has [0-9]+ bytes, at most 4096 are possible"
     meants = [NOT_A_MEMBER] if is_unread else [meant, too_long]
     with opened(target, port, protocol, **fields) as sock:
-        target.hear_out(sock, meants)
+        target.receive_all(sock, meants)
 
 
 def send_odd_frames(target: Target) -> None:
-    """A lane or calls of an invented member, and frames with outcomes, stamps and numbers that cannot be."""
+    """A replication link or calls of an invented member, and frames with outcomes, stamps and numbers that cannot
+    be."""
     pick = target.random.choice
     to, port = pick(target.members)
     entry = struct.pack("<IIIBBBB", 40, 0, 0, pick((5, 255)), 0, 255, 9) + os.urandom(24)
@@ -417,12 +418,12 @@ def send_odd_frames(target: Target) -> None:
     section = struct.pack("<IIQQQQQQII", 1, 5, epoch, epoch, 0, 1, 2**63, 2**63, 1, len(entry)) + entry
     regions = _core.pack_frame(REGIONS, struct.pack("<IIII", 1, 113, 4, 0) + b"data\0\0\0\0")
     changes = _core.pack_frame(CHANGES, struct.pack("<II", 1, 0) + section, 1)
-    with opened(target, port, pick((LANE, CALLS)), **{"from": target.invented(), "to": to}) as sock:
+    with opened(target, port, pick((REPLICATION, CALLS)), **{"from": target.invented(), "to": to}) as sock:
         sock.sendall(regions + changes + os.urandom(100))
-        target.hear_out(sock, [NOT_A_MEMBER])
+        target.receive_all(sock, [NOT_A_MEMBER])
 
 
-def _put_over_a_lane(target: Target, bucket: int, key: bytes) -> bytes:
+def _put_over_a_repl_link(target: Target, bucket: int, key: bytes) -> bytes:
     """What the primary of a bucket would send of one put, but for the epoch and the sequence, which are guessed."""
     pick, stamp = target.random.choice, time.time_ns() // 1_000_000 << 16
     stamp = pick((stamp, stamp + (7_200_000 << 16), 2**64 - 1))
@@ -435,24 +436,25 @@ def _put_over_a_lane(target: Target, bucket: int, key: bytes) -> bytes:
     return _core.pack_frame(CHANGES, struct.pack("<II", 1, 0) + section, 1)
 
 
-def speak_over_lanes_of_members(target: Target) -> None:
-    """Lanes and calls in the names of honest members, right in all but the word, and well-formed frames behind."""
+def speak_over_repl_links_of_members(target: Target) -> None:
+    """Replication links and calls in the names of honest members, right in all but the word, and well-formed frames
+    behind."""
     pick = target.random.choice
     (me, _), (to, port) = target.random.sample(target.members, 2)
     word, key = pick((1, 5, 2**63 - 1, target.random.randrange(1, 2**63))), b"%016d" % target.random.randrange(10_000)
     bucket = ((_core.key_hash(key) >> 32) * 113) >> 32
     regions = _core.pack_frame(REGIONS, struct.pack("<IIII", 1, 113, 4, 0) + b"data\0\0\0\0")
-    with opened(target, port, pick((LANE, CALLS)), **{"from": me, "to": to, "word": word}) as sock:
-        sock.sendall(regions + _put_over_a_lane(target, bucket, key))
-        target.hear_out(sock, [f"member {me[0]}#.*, in whose name it was opened, says that it is not its own"])
+    with opened(target, port, pick((REPLICATION, CALLS)), **{"from": me, "to": to, "word": word}) as sock:
+        sock.sendall(regions + _put_over_a_repl_link(target, bucket, key))
+        target.receive_all(sock, [f"member {me[0]}#.*, in whose name it was opened, says that it is not its own"])
 
 
-def keep_lanes_open(target: Target) -> None:
-    """Lanes and calls that send nothing after their openings."""
+def keep_repl_links_open(target: Target) -> None:
+    """Replication links and calls that send nothing after their openings."""
     to, port = target.random.choice(target.members)
     with contextlib.ExitStack() as stack:
-        for _ in range(IDLE_LANES):
-            protocol = target.random.choice((LANE, CALLS))
+        for _ in range(IDLE_REPL_LINKS):
+            protocol = target.random.choice((REPLICATION, CALLS))
             stack.enter_context(opened(target, port, protocol, **{"from": target.invented(), "to": to}))
         time.sleep(IDLE_S)  # They say nothing, and are there.
 
@@ -466,9 +468,9 @@ def take_buckets_over(target: Target) -> None:
     questions = [[number, epoch, after] for number in target.random.sample((0, 5, 112, 113, 2**31), pick((1, 3)))]
     region = pick(("data", "", "nobody"))
     if not region:
-        meant = "^questions about the copies of region '', which is no name"
+        meant = "^questions about the replicas of region '', which is no name"
     elif not (0 <= epoch[0] < 2**31 and epoch[1] < 2**32):
-        meant = "^(run|number) of epoch is a whole number"
+        meant = "^(controller_epoch|number) of epoch is a whole number"
     elif not 0 <= after < 2**63:
         meant = "^a sequence of a bucket is a whole number"
     else:
@@ -479,10 +481,10 @@ def take_buckets_over(target: Target) -> None:
 def send_anything(target: Target) -> None:
     ports = [target.port, *(port for _, port in target.members)]
     with target.connected(target.random.choice(ports)) as sock:
-        first = target.random.choice((b"", LANE, CALLS, b"PWC1", b"PWD1", b"GET / HTTP/1.1\r\n"))
+        first = target.random.choice((b"", REPLICATION, CALLS, b"PWC1", b"PWD1", b"GET / HTTP/1.1\r\n"))
         sock.sendall(first + os.urandom(target.random.randrange(2000)))
         socket.socket.shutdown(sock, socket.SHUT_WR)  # That of `ssl` would end the decryption, too.
-        target.hear_out(sock, [ANYTHING])
+        target.receive_all(sock, [ANYTHING])
 
 
 def client_hello() -> bytes:
@@ -518,8 +520,8 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
         claim_to_coordinate,
         open_strangely,
         send_odd_frames,
-        speak_over_lanes_of_members,
-        keep_lanes_open,
+        speak_over_repl_links_of_members,
+        keep_repl_links_open,
         take_buckets_over,
         send_anything,
         stall_handshakes,
@@ -528,7 +530,7 @@ ATTACKS: dict[str, Callable[[Target], None]] = {
 
 
 # These end without a word from the site.
-UNHEARD = {"keep_lanes_open", "stall_handshakes"}
+UNANSWERED = {"keep_repl_links_open", "stall_handshakes"}
 
 
 class Attacker:

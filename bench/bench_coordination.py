@@ -1,10 +1,10 @@
 """What the coordinator of a large site takes for the death of a member, and for a member that reports on many buckets.
 
 The site has 200 members and 1,000 regions of 113 buckets with one redundant copy. Then a member of a small site leads
-1,130 buckets, and says of all at once that a learner has caught up, that it is ready, and that a copy does not answer.
-The coordination is that of a locator, with its file on the disk, and every reply is laid out as it is sent. All times
-are processor time: of the coordinator without that of the members, which this program plays. `--quick`: a fifth of the
-regions."""
+1,130 buckets, and says of all at once that a learner has caught up, that it is ready, and that a replica does not
+answer. The coordination is that of a locator, with its file on the disk, and every reply is laid out as it is sent. All
+times are processor time: of the coordinator without that of the members, which this program plays. `--quick`: a fifth
+of the regions."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class Members:
         self.stored = dict.fromkeys(members, newest)
         self.own_s = 0.0  # The processor time that reading took, which is not the coordinator's.
 
-    def hear(self, through: int) -> int:
+    def receive(self, through: int) -> int:
         """All that have not stored that decision ask once. Returns the newest decision that anybody has heard of."""
         for me, stored in self.stored.items():
             if stored.number < through:
@@ -163,18 +163,18 @@ def deaths(options: Options, members: int, regions: int) -> None:
         gc.collect()
         playing = Members(locator, names, newest)
         for each in names:  # Nobody is silent any more. To one member a decision is missing: so none waits for news.
-            locator.news(each, DecisionId(newest.run, newest.number - 1))
-        # One of every few members: its copies are made again beside others that are whole.
+            locator.news(each, DecisionId(newest.controller_epoch, newest.number - 1))
+        # One of every few members: its replicas are made again beside others that are whole.
         for dead in names[1 :: max(members // options.rounds, 3)][: options.rounds]:
             locator.bytes = locator.commits = 0
             own_s, began = playing.own_s, time.process_time()
             del playing.stored[dead]
             decided = locator.ask("coordination-ask", dead, requests=[["left"]])["decision"]
-            heard = playing.hear(decided)
+            received = playing.receive(decided)
             told.append(time.process_time() - began - (playing.own_s - own_s))
             # Each one that has stored it ends removals, and learners are named: until there is nothing more.
             while (newest_now := locator.newest) > min(each.number for each in playing.stored.values()):
-                heard = playing.hear(max(heard, newest_now))
+                received = playing.receive(max(received, newest_now))
             at_rest.append(time.process_time() - began - (playing.own_s - own_s))
             commits.append(locator.commits)
             sent.append(locator.bytes / members)
@@ -191,7 +191,7 @@ A, B, C = (Incarnation(name, number) for number, name in enumerate("abc", 1))
 
 
 def prepare_small(folder: Path, regions: int) -> dict[BucketKey, Bucket]:
-    """The file of a site where A leads all buckets, C has copies, and B learns them."""
+    """The file of a site where A leads all buckets, C has replicas, and B learns them."""
     epoch, learner = Epoch(1, 1), Learner(B, 2)
     attributes = RegionAttributes(Kind.PARTITION, BUCKETS, redundant_copies=2, recovery_delay_ms=0, shared=True)
     names = [f"region_{n}" for n in range(regions)]
@@ -206,7 +206,7 @@ def prepare_small(folder: Path, regions: int) -> dict[BucketKey, Bucket]:
         Store(
             FIRST,
             1,
-            ((FIRST.run, FIRST.number),),
+            ((FIRST.controller_epoch, FIRST.number),),
             "site",
             tuple((each.incarnation, each) for each in profiles),
             tuple((name, attributes) for name in names),

@@ -1,7 +1,8 @@
-"""Two sites with several members each beside two with one member, in turn: what a second copy of every bucket, and of
-its queue, costs. Rate and processor time of all processes, for a parallel and for a serial sender (`gateway_sites.py`).
+"""Two sites with several members each beside two with one member, in turn: what a second replica of every bucket, and
+of its queue, costs. Rate and processor time of all processes, for a parallel and for a serial sender
+(`gateway_sites.py`).
 
-One member of the first site puts columns of 10,000 rows. The clock runs until all copies at the other site have the
+One member of the first site puts columns of 10,000 rows. The clock runs until all replicas at the other site have the
 events and no member of the first site holds any of them in a queue. All processes share the cores of this machine.
 
     .venv/bin/python bench/bench_gateways.py [--members 2] [--rounds 7] [--events 1000000]

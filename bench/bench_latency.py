@@ -3,7 +3,7 @@ its acknowledgement has been taken in and it has left the queue, which is later 
 acknowledgement's way back. Beside it: a message of the same size sent to another process and back at the same pace, one
 at a time.
 
-Percentiles over all events of a run; the tails hold whatever else runs on the machine."""
+Percentiles over all events of a run; the change logs hold whatever else runs on the machine."""
 
 from __future__ import annotations
 

@@ -31,19 +31,19 @@ async def main():
     stream = connection.jetstream(timeout=60)
     value = b"v" * value_bytes
     for line in sys.stdin:
-        for name in ("copy", "data"):
+        for name in ("replica", "data"):
             try:
                 await stream.delete_stream(name)
             except nats.js.errors.NotFoundError:
                 pass
         await stream.add_stream(name="data", subjects=["data.*"], storage=StorageType.MEMORY)
-        await stream.add_stream(name="copy", mirror=StreamSource(name="data"), storage=StorageType.MEMORY)
+        await stream.add_stream(name="replica", mirror=StreamSource(name="data"), storage=StorageType.MEMORY)
         started = time.perf_counter()
         for first in range(0, events, 1000):
             for n in range(first, first + 1000):
                 await connection.publish("data.%011d" % n, value)
             await connection.flush()
-        while (await stream.stream_info("copy")).state.messages < events:
+        while (await stream.stream_info("replica")).state.messages < events:
             await asyncio.sleep(0.002)
         print(events / (time.perf_counter() - started), flush=True)
 

@@ -4,7 +4,8 @@ how long a member that dies, stands still or joins is felt.
 columns    Columns of 10,000 rows into a partitioned region with one redundant copy, by the primary and by an accessor;
            beside two sites in two processes that store at both ends. Random keys of a million.
 events     Events of another site to the receiver of one of two members, beside a site of one member.
-single     One synchronous `put` with a copy elsewhere, beside 200 bytes to a process in C and back; 64 threads beside
+single     One synchronous `put` with a replica elsewhere, beside 200 bytes to a process in C and back; 64 threads
+beside
            one.
 listeners  Puts by 32 threads at each of two members into two regions whose listeners write into each other's region,
            beside the same without listeners, in turn: the time that 99.9% of puts keep within. A round begins when
@@ -12,7 +13,7 @@ listeners  Puts by 32 threads at each of two members into two regions whose list
 kill       kill -9 of the primary of every bucket at a quarter of full load: how long no put into them returns, and
            whether an acknowledged put was lost.
 stop       SIGSTOP instead, for 20 s.
-join       A member joins two with a million entries: how long its image takes, what puts do meanwhile, its memory.
+join       A member joins two with a million entries: how long its snapshot takes, what puts do meanwhile, its memory.
 far        The same with fewer entries and 0.1 s each way between the member that joins and the others.
 before     One member, beside the tree that `--before` names: put, get, columns, change_if (see compare.py).
 
@@ -99,7 +100,8 @@ class Report:
 
 @contextlib.contextmanager
 def site_of(options: Options, **attributes: Any) -> Iterator[tuple[PywanSite, list[ChildProcess]]]:
-    """A locator, and two members with all buckets and their copies. Each is primary of half of them, or of one more."""
+    """A locator, and two members with all buckets and their replicas. Each is primary of half of them, or of one
+    more."""
     with (
         tempfile.TemporaryDirectory() as folder,
         PywanSite(Path(folder), goes_first=options.first, **attributes) as site,
@@ -108,7 +110,7 @@ def site_of(options: Options, **attributes: Any) -> Iterator[tuple[PywanSite, li
         for member in members:
             member.finish()
         members[0].ask("assign")
-        wait_until(lambda: redundancy(members) == (1, 0), 60, "every bucket has its copy")
+        wait_until(lambda: redundancy(members) == (1, 0), 60, "every bucket has its replica")
         wait_until(lambda: max(led(members)) - min(led(members)) < 2, 60, "primaries are spread")
         yield site, [member for _, member in sorted(zip(led(members), members, strict=True), key=lambda each: -each[0])]
 
@@ -119,7 +121,7 @@ def led(members: Sequence[ChildProcess]) -> list[int]:
 
 
 def redundancy(members: Sequence[ChildProcess]) -> tuple[int, int]:
-    """(the fewest copies in sync that any bucket has beside its primary, how many copies are being made)."""
+    """(the fewest in-sync replicas that any bucket has beside its primary, how many replicas are being made)."""
     states = [member.ask("state") for member in members]
     if sum(state["primaries"] for state in states) < BUCKETS:
         return -1, 0
@@ -142,13 +144,13 @@ def columns(options: Options, report: Report) -> None:
         a.ask("fill")
         what = "two sites in two processes, stored"
         rates = in_turn(options.rounds, lambda: a.ask("bulk", seconds)["rate"], reference)
-        report.rates(f"columns by the primary, a copy; {own:,} keys, 2 processes", *rates, what, "50%")
+        report.rates(f"columns by the primary, a replica; {own:,} keys, 2 processes", *rates, what, "50%")
         rates = in_turn(options.rounds, lambda: a.ask("bulk", seconds, 2)["rate"], reference)
         report.rates("the same by 2 threads", *rates, what, "")
         c = site.start("c", site.accessor)
         c.ask("keys", options.keys, 2)
         rates = in_turn(options.rounds, lambda: c.ask("bulk", seconds)["rate"], reference)
-        report.rates("columns by an accessor, a copy; 3 processes", *rates, what, "30%")
+        report.rates("columns by an accessor, a replica; 3 processes", *rates, what, "30%")
         rates = in_turn(options.rounds, lambda: c.ask("bulk", seconds, 2)["rate"], reference)
         report.rates("the same by 2 threads", *rates, what, "")
 
@@ -188,7 +190,7 @@ def events(options: Options, report: Report) -> None:
                 lambda: other_sites.send_all(other_sender, keys, values, count),
             )
             what = "a site of one member"
-            report.rates("events of another site, two members, a copy; 3 processes", *rates, what, "40%")
+            report.rates("events of another site, two members, a replica; 3 processes", *rates, what, "40%")
 
 
 def single(options: Options, report: Report) -> None:
@@ -210,7 +212,7 @@ def single(options: Options, report: Report) -> None:
             puts, pings = in_turn(options.rounds, one, lambda: float(ping.ask()))
             times = [ping / put for put, ping in zip(puts.rounds, pings.rounds, strict=True)]
             report.row(
-                "one put by the primary, a copy",
+                "one put by the primary, a replica",
                 f"{1e6 / puts:.0f} us (median put {statistics.median(medians[1:]):.0f} us)",
                 f"{1e6 / pings:.0f} us (200 bytes to a C process and back)",
                 statistics.median(times),
@@ -241,7 +243,7 @@ def listeners(options: Options, report: Report) -> None:
             are_whole = all(state["primary"] + state["copies"] == BUCKETS for state in states)
             return are_whole and max(led) - min(led) < 2
 
-        def is_heard() -> bool:
+        def is_told() -> bool:
             return not any(member.ask("waiting") for member in members)
 
         for name in policies:
@@ -249,16 +251,16 @@ def listeners(options: Options, report: Report) -> None:
                 wait_until(lambda region=region: is_whole(region), 60, f"{region} is whole, and its primaries spread")
 
         def one_round(name: str) -> dict[str, float]:
-            before, began = sum(member.ask("heard") for member in members), time.monotonic()
+            before, began = sum(member.ask("received") for member in members), time.monotonic()
             asked = [pool.submit(member.ask, "put_pair", name, 32, seconds) for member in members]
             found = [each.result() for each in asked]
             ended = time.monotonic()
-            wait_until(is_heard, 120, "the listeners were told of all changes")
-            heard = sum(member.ask("heard") for member in members) - before
+            wait_until(is_told, 120, "the listeners were told of all changes")
+            received = sum(member.ask("received") for member in members) - before
             return {
                 "p999_us": max(each["p999_us"] for each in found),
                 "rate": sum(each["rate"] for each in found),
-                "heard_rate": heard / (time.monotonic() - began),
+                "received_rate": received / (time.monotonic() - began),
                 "behind_s": time.monotonic() - ended,
             }
 
@@ -274,7 +276,7 @@ def listeners(options: Options, report: Report) -> None:
         report.row(
             f"99.9% of puts by 64 threads, {words}",
             f"{median(name, 'p999_us') / 1e3:.1f} ms ({median(name, 'rate') / 1e3:.1f} k/s;"
-            f" told of {median(name, 'heard_rate') / 1e3:.1f} k/s, {median(name, 'behind_s'):.1f} s behind)",
+            f" told of {median(name, 'received_rate') / 1e3:.1f} k/s, {median(name, 'behind_s'):.1f} s behind)",
             f"{median('none', 'p999_us') / 1e3:.1f} ms ({median('none', 'rate') / 1e3:.1f} k/s, no listeners)",
             statistics.median(ratios),
             ratios=ratios,
@@ -311,7 +313,7 @@ def felt(
             refused += written["refused"]
             site.start(most)
             running[most] = site.members[most]
-            wait_until(lambda: redundancy([*running.values()]) == (1, 0), 60, "every bucket has its copy again")
+            wait_until(lambda: redundancy([*running.values()]) == (1, 0), 60, "every bucket has its replica again")
         gaps.sort()
         report.row(
             f"{name}: no put into its buckets returned",
@@ -378,7 +380,7 @@ def learn(options: Options, report: Report, count: int, delay_ms: float) -> None
         resident = {member: member.ask("state")["resident"] for member in (a, b)}
         a.ask("fill")
         took = [member.ask("state")["resident"] - before for member, before in resident.items()]
-        if delay_ms:  # What does not wait for each row fills a long lane.
+        if delay_ms:  # What does not wait for each row fills a long replication link.
             a.ask("write_columns", 4)
         else:
             a.ask("write", 4, 0)
@@ -390,7 +392,7 @@ def learn(options: Options, report: Report, count: int, delay_ms: float) -> None
         c = site.begin("c", **place)
         c.finish()
         empty = resident[b]
-        wait_until(lambda: redundancy([a, b, c])[1] > 0 or redundancy([a, b, c])[0] == 2, 30, "the image begins")
+        wait_until(lambda: redundancy([a, b, c])[1] > 0 or redundancy([a, b, c])[0] == 2, 30, "the snapshot begins")
         first, began = a.ask("look"), time.monotonic()
         is_whole = True
         try:
@@ -406,7 +408,7 @@ def learn(options: Options, report: Report, count: int, delay_ms: float) -> None
         shown = (
             f"{image_s:.1f} s" if is_whole else f"{missing} of {BUCKETS} buckets are not whole after {LEARN_S:.0f} s"
         )
-        report.row(f"image of {count:,} entries{where}", shown, goal="5 s", image_s=image_s, is_whole=is_whole)
+        report.row(f"snapshot of {count:,} entries{where}", shown, goal="5 s", image_s=image_s, is_whole=is_whole)
         report.row(
             f"{'rows' if delay_ms else 'puts'} by 4 threads meanwhile{where}",
             f"{rate_meanwhile:,.0f} a second",
@@ -425,13 +427,13 @@ def learn(options: Options, report: Report, count: int, delay_ms: float) -> None
         if delay_ms:
             return
         a.ask("written")
-        copy = c.ask("state")
-        assert copy["entries"] >= count, f"the copy has {copy['entries']} entries of {count}"
+        replica = c.ask("state")
+        assert replica["entries"] >= count, f"the replica has {replica['entries']} entries of {count}"
         report.row(
-            "memory of the copy",
-            f"{(copy['resident'] - empty) / 1e6:.0f} MB",
+            "memory of the replica",
+            f"{(replica['resident'] - empty) / 1e6:.0f} MB",
             f"{took[0] / 1e6:.0f} MB at the member that put, {took[1] / 1e6:.0f} MB at the other",
-            (copy["resident"] - empty) / max(statistics.mean(took), 1),
+            (replica["resident"] - empty) / max(statistics.mean(took), 1),
             "110%",
         )
 

@@ -1,6 +1,6 @@
 """What encryption costs: stored random events between a sender's and a receiver's session in two processes over
-loopback, and puts that another member has called for and a copy has (a call, and a lane), each over TLS 1.3 beside the
-same over plain connections.
+loopback, and puts that another member has called for and a replica has (a call, and a replication link), each over TLS
+1.3 beside the same over plain connections.
 
 16-byte keys, 100-byte values, random keys of a million. `--quick` for a short run."""
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy
 
-from bench_lane import BUCKETS, EPOCH, LANE, ME, Shared
+from bench_repl_link import BUCKETS, EPOCH, ME, REPL_LINK, Shared
 from measure import KEYS, Options, arguments, in_turn, numbered_keys, report, value_column
 from pywan import _core
 from pywan.calls.route import Route
@@ -44,14 +44,14 @@ def serve(given: dict[str, Any]) -> None:
     context = contexts(given)[1]
     far = {kind: _core.RegionCore(f"far-{kind.decode()}", _core.Clock(), site=2) for kind in (PLAIN, ENCRYPTED)}
     primaries = {kind: Shared() for kind in (PLAIN, ENCRYPTED)}
-    lanes = {kind: _core.LaneSender(LANE, "the copy", MEMBER_TIMEOUT_US // 1000) for kind in primaries}
+    repl_links = {kind: _core.ReplSender(REPL_LINK, "the replica", MEMBER_TIMEOUT_US // 1000) for kind in primaries}
     ends: list[threading.Thread] = []
     for kind, shared in primaries.items():
-        shared.tail.add_lane(LANE, lanes[kind])
-        shared.set_roles(_core.TAIL_PRIMARY)
+        shared.changelog.add_repl_link(REPL_LINK, repl_links[kind])
+        shared.set_roles(_core.REPLICA_PRIMARY)
         for bucket in range(BUCKETS):
-            shared.tail.set_copies(bucket, [(LANE, _core.COPY_WAITED, 0, 0)])
-        lanes[kind].add_region(1, "data", shared.core)
+            shared.changelog.set_replicas(bucket, [(REPL_LINK, _core.REPLICA_WAITED, 0, 0)])
+        repl_links[kind].add_region(1, "data", shared.core)
 
     def run(link: Link) -> None:
         what, kind = link.recv(1), link.recv(1)
@@ -64,7 +64,7 @@ def serve(given: dict[str, Any]) -> None:
         elif what == CALLS:
             _core.CallSession({"data": primaries[kind].core}.get).run(link)
         else:
-            lanes[kind].run_over_socket(link)
+            repl_links[kind].run_over_socket(link)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         print(listener.getsockname()[1], flush=True)
@@ -75,13 +75,13 @@ def serve(given: dict[str, Any]) -> None:
             ends[-1].start()
     for _ in sys.stdin:
         pass
-    for lane in lanes.values():
-        lane.stop()
+    for repl_link in repl_links.values():
+        repl_link.stop()
     for each in ends:
         each.join()
 
 
-# The process with the sender, and with the caller and the copy.
+# The process with the sender, and with the caller and the replica.
 
 
 class Far:
@@ -151,14 +151,14 @@ class Pool:
 
 
 class Caller:
-    """A member that calls the primary, and has the copy."""
+    """A member that calls the primary, and has the replica."""
 
     def __init__(self, far: Far, kind: bytes) -> None:
-        self._copy = Shared()
-        self._copy.set_roles(_core.TAIL_COPY)
-        self._receiver = _core.LaneReceiver(lambda name: self._copy.core, MEMBER_TIMEOUT_US // 1000)
-        self._lane = far.connect(CHANGES, kind)
-        self._thread = threading.Thread(target=self._receiver.run_over_socket, args=(self._lane,))
+        self._replica = Shared()
+        self._replica.set_roles(_core.REPLICA_IN_SYNC)
+        self._receiver = _core.ReplReceiver(lambda name: self._replica.core, MEMBER_TIMEOUT_US // 1000)
+        self._repl_link = far.connect(CHANGES, kind)
+        self._thread = threading.Thread(target=self._receiver.run_over_socket, args=(self._repl_link,))
         self._thread.start()
         link = far.connect(CALLS, kind)
         link.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, SLICE_US))
@@ -182,7 +182,7 @@ class Caller:
         self._line.close()
         self._receiver.stop()
         self._thread.join()
-        self._lane.close()
+        self._repl_link.close()
 
 
 def events(options: Options, far: Far) -> None:
@@ -210,7 +210,7 @@ def puts(options: Options, far: Far) -> None:
     encrypted, plain = Caller(far, ENCRYPTED), Caller(far, PLAIN)
     try:
         report(
-            "put by a call, and a copy has it",
+            "put by a call, and a replica has it",
             *in_turn(options.rounds, lambda: encrypted.put_us(keys, calls), lambda: plain.put_us(keys, calls)),
             "plain connections",
             "150% or less",

@@ -1,5 +1,5 @@
 """What encryption costs whole sites: stored random events from one site to another one (a member and a locator each,
-all processes), and single puts on a site of two members, which return when the copy has them. Each beside the same
+all processes), and single puts on a site of two members, which return when the replica has them. Each beside the same
 without encryption, in turn.
 
 16-byte keys, 100-byte values. Events are put as columns of 10,000 rows. The clock runs from the first one until the
@@ -65,7 +65,7 @@ def site_of_two(stack: contextlib.ExitStack, options: Options, given: Mapping[st
         site.members[each].finish()
         site.members[each].ask("keys_of", number, KEYS)
     site.members["a"].ask("assign")
-    wait_until(lambda: is_settled(site), 60, "every bucket has its copy")
+    wait_until(lambda: is_settled(site), 60, "every bucket has its replica")
     return site
 
 
@@ -77,7 +77,7 @@ def puts(stack: contextlib.ExitStack, options: Options, given: Mapping[str, Any]
         return float(site.members["a"].ask("put", 1, seconds)["median_us"])
 
     rates = in_turn(rounds, lambda: put_us(encrypted), lambda: put_us(plain))
-    report("put that a copy has, encrypted", *rates, PLAIN, "150% or less", "us")
+    report("put that a replica has, encrypted", *rates, PLAIN, "150% or less", "us")
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ the first site puts in bulk. Geode's `putAll` stands beside pywan's `put_all` (1
 (10,000 rows a call).
 
 The clock runs from the first call until the other site has acknowledged all events: its members have them, and their
-copies too. For pywan it runs on until no member of the first site holds any of them for another one; how long that
+replicas too. For pywan it runs on until no member of the first site holds any of them for another one; how long that
 takes Geode is printed. pywan's rounds have ten times as many events, so that they are not too short.
 
 The first rounds warm up, so that Geode's code is compiled. The tables have the medians over the rounds, and the median

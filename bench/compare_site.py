@@ -1,6 +1,6 @@
 """A site of pywan beside one of Apache Geode 1.15.1, in turn in one run: two members with a PARTITION region of 113
 buckets and one redundant copy, and an accessor; each a process, with a locator in another. Single puts return when the
-copy has them.
+replica has them.
 
 Each member leads about half of the buckets, in both systems. So half of what `a` puts goes to another primary. How many
 each member leads is printed.
@@ -43,7 +43,7 @@ WARM_UP = (("a", ("bulk",), 4.0), ("c", ("bulk",), 3.0), ("a", ("put", 64), 6.0)
 
 
 def is_made(members: list[ChildProcess]) -> bool:
-    """Whether every bucket has its copy. Geode says that before it answers `assign`, and does not count copies."""
+    """Whether every bucket has its replica. Geode says that before it answers `assign`, and does not count replicas."""
     leaders = [state for process in members if (state := process.ask("state"))["primaries"]]
     return sum(state["primaries"] for state in leaders) == BUCKETS and all(
         state.get("fewest", 1) == 1 and not state.get("learning") for state in leaders
@@ -67,7 +67,7 @@ def start(site: System, keys: int) -> dict[str, ChildProcess]:
         process.begin("keys", keys, seed)
     for process in (a, c):
         process.finish()
-    wait_until(lambda: is_made([a, b]), 60, "every bucket has its copy")
+    wait_until(lambda: is_made([a, b]), 60, "every bucket has its replica")
     wait_until(lambda: is_even([a, b]), 60, "each member leads about half of the buckets")
     led = [process.ask("state")["primaries"] for process in (a, b)]
     print(f"{site.name}: the members are primary of {led[0]} and {led[1]} buckets", flush=True)

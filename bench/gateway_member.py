@@ -104,10 +104,11 @@ class Member(SiteProcess):
     def digests(self, kind: str) -> list[tuple[int, int]]:
         """Of each bucket that this member has: its number, and a digest of keys, versions and values."""
         shared = self.cache._core.sharing._regions.get(kind)
-        has_tail = shared is not None and shared.tail is not None
+        has_changelog = shared is not None and shared.changelog is not None
         core = self.cache._core.regions.get(kind)
         return [
-            (number, core.bucket_digest(number)) for number in (shared.tail.states() if has_tail else range(BUCKETS))
+            (number, core.bucket_digest(number))
+            for number in (shared.changelog.states() if has_changelog else range(BUCKETS))
         ]
 
 

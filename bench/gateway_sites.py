@@ -3,8 +3,8 @@ members, all of them processes. Each member hosts the regions, with a sender to 
 
 Both systems do the same: two PARTITION regions of 113 buckets with one redundant copy, one with a parallel sender and
 one with a serial one. One member of the first site puts every key once a round, in bulk. The clock runs from the first
-call until the other site has acknowledged the last event: until then each copy there has it. The content of all members
-of the other site is compared after each round."""
+call until the other site has acknowledged the last event: until then each replica there has it. The content of all
+members of the other site is compared after each round."""
 
 from __future__ import annotations
 
@@ -65,15 +65,15 @@ class GatewaySites(ABC):
 
     @abstractmethod
     def make_regions_whole(self, kind: str) -> None:
-        """Makes all buckets of both sites with their copies, if members do not make them as they are needed."""
+        """Makes all buckets of both sites with their replicas, if members do not make them as they are needed."""
 
     @abstractmethod
     def is_whole(self, site: list[Any], kind: str) -> bool:
-        """Whether every bucket of a site has all its copies, and the members lead equally many."""
+        """Whether every bucket of a site has all its replicas, and the members lead equally many."""
 
     @abstractmethod
     def check(self, kind: str, number: int) -> None:
-        """Raises AssertionError if a copy at the other site lacks a value of the round."""
+        """Raises AssertionError if a replica at the other site lacks a value of the round."""
 
     @abstractmethod
     def at(self, answer: Any) -> int:
@@ -112,7 +112,7 @@ class GatewaySites(ABC):
         for kind in KINDS:
             self._round(kind, "columns")  # Makes the buckets that are not there.
             for site in self.sites:
-                wait_until(functools.partial(self.is_whole, site, kind), READY_S, "every bucket has its copies")
+                wait_until(functools.partial(self.is_whole, site, kind), READY_S, "every bucket has its replicas")
             self.check(kind, self._rounds)
 
     def all_at(self, members: list[Any], *words: Any) -> int:
@@ -180,25 +180,27 @@ class PywanSites(GatewaySites):
     def is_whole(self, site: list[Any], kind: str) -> bool:
         found = [member.ask("primaries", kind) for member in site]
         led = [each["led"] for each in found]
-        copies = sum(len(member.ask("digests", kind)) for member in site)
+        replicas = sum(len(member.ask("digests", kind)) for member in site)
         return (
             sum(led) == BUCKETS
             and max(led) - min(led) <= 1
-            and copies == BUCKETS * min(self.members, 2)
+            and replicas == BUCKETS * min(self.members, 2)
             and not any(each["learning"] for each in found)
         )
 
     def check(self, kind: str, number: int) -> None:
-        """All copies of both sites are equal, bucket by bucket: in keys, versions and values."""
+        """All replicas of both sites are equal, bucket by bucket: in keys, versions and values."""
         found: dict[int, list[int]] = {}
         for member in (member for site in self.sites for member in site):
             for bucket, digest in member.ask("digests", kind):
                 found.setdefault(bucket, []).append(digest)
-        copies = len(self.sites) * min(self.members, 2)
-        different = [bucket for bucket in range(BUCKETS) if len(found.get(bucket, ())) != copies]
-        assert not different, f"round {number}: the buckets {different} of region {kind} do not have {copies} copies"
+        replicas = len(self.sites) * min(self.members, 2)
+        different = [bucket for bucket in range(BUCKETS) if len(found.get(bucket, ())) != replicas]
+        assert not different, (
+            f"round {number}: the buckets {different} of region {kind} do not have {replicas} replicas"
+        )
         different = [bucket for bucket, digests in found.items() if len(set(digests)) > 1]
-        assert not different, f"round {number}: copies of the buckets {different} of region {kind} differ"
+        assert not different, f"round {number}: replicas of the buckets {different} of region {kind} differ"
 
     def at(self, answer: Any) -> int:
         return int(answer)
@@ -235,8 +237,8 @@ class GeodeSites(GatewaySites):
 
     def is_whole(self, site: list[Any], kind: str) -> bool:
         found = [member.ask("primaries", kind) for member in site]
-        led, copies = [each["led"] for each in found], [each["copies"] for each in found]
-        return sum(led) == BUCKETS and max(led) - min(led) <= 1 and sum(copies) == BUCKETS * min(self.members, 2)
+        led, replicas = [each["led"] for each in found], [each["copies"] for each in found]
+        return sum(led) == BUCKETS and max(led) - min(led) <= 1 and sum(replicas) == BUCKETS * min(self.members, 2)
 
     def check(self, kind: str, number: int) -> None:
         held = [member.ask("holds", kind, self._stamp(number))["entries"] for member in self.sites[1]]

@@ -50,7 +50,7 @@ PROGRAMS = {
     "durable": Program("bench_durable.py", 3),
     "end_to_end": Program("bench_end_to_end.py", 5),
     "gateways": Program("bench_gateways.py", 4),
-    "lane": Program("bench_lane.py", 5),
+    "lane": Program("bench_repl_link.py", 5),
     "latency": Program("bench_latency.py", 2),
     "memory": Program("bench_memory.py", 5),
     "put": Program("bench_put.py", 4),

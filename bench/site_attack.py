@@ -3,9 +3,9 @@ peace, in one run.
 
 The attacks are those of `attacks.py`, all at once, by a process that gives way to the others. One thread of each member
 puts at a steady rate, in peace and then under attack, in turn. Then all that was acknowledged is read back, and the
-copies of each bucket are compared. The exit status is 1 if a put was refused or lost, if copies differ, if a member was
-given up, if the 99th percentile under attack is 100 ms or more, if memory grew, if a log has a traceback or too many
-lines, or if an attack was refused for another reason than it was meant to be. With `--tls` all of the site is
+replicas of each bucket are compared. The exit status is 1 if a put was refused or lost, if replicas differ, if a member
+was given up, if the 99th percentile under attack is 100 ms or more, if memory grew, if a log has a traceback or too
+many lines, or if an attack was refused for another reason than it was meant to be. With `--tls` all of the site is
 encrypted, and the stranger has no certificate: then he gets nothing but closed connections.
 
     .venv/bin/python bench/site_attack.py [--rounds 3] [--only ATTACK ...] [--tls]
@@ -22,7 +22,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from attacks import ATTACKS, UNHEARD
+from attacks import ATTACKS, UNANSWERED
 from measure import Options, add_forms, resident_bytes
 from pywan.testing.processes import ChildProcess
 from site_churn import differing
@@ -53,10 +53,10 @@ def attacker(folder: Path, port: int, encrypted: dict[str, Any], attacks: list[s
 
 
 def is_settled(site: PywanSite) -> bool:
-    """Whether all buckets have a primary and their copies, on members of the site alone, and nobody learns."""
+    """Whether all buckets have a primary and their replicas, on members of the site alone, and nobody learns."""
     counts = list(site.counts("data").values())
-    primaries, copies, learning = (sum(each.get(what, 0) for each in counts) for what in ROLES)
-    return (primaries, copies, learning) == (BUCKETS, BUCKETS * COPIES, 0)
+    primaries, replicas, learning = (sum(each.get(what, 0) for each in counts) for what in ROLES)
+    return (primaries, replicas, learning) == (BUCKETS, BUCKETS * COPIES, 0)
 
 
 def lines_of(folder: Path) -> dict[str, int]:
@@ -116,15 +116,15 @@ class Attacked:
     def end(self) -> None:
         """Reads everything back. Prints what was found, and what is wrong."""
         ends, grown = self.of_members("written"), self.memory()
-        wait_until(lambda: is_settled(self.site), WHOLE_S, "every bucket has its copy again")
+        wait_until(lambda: is_settled(self.site), WHOLE_S, "every bucket has its replica again")
         unequal, p99_ms = differing(self.site), {state: statistics.median(each) for state, each in self.p99_ms.items()}
         grown_mb = max(now - before for now, before in zip(grown, self.resident, strict=True)) / 1e6
         refused, lost = (sum(each[what] for each in ends) for what in ("refused", "lost"))
         missing = sorted(set(self.attacks or ATTACKS) - set(self.made))
-        heard = set() if self.shown else set(self.made) - UNHEARD
-        spared = sorted(heard - set(self.refused))
+        received = set() if self.shown else set(self.made) - UNANSWERED
+        spared = sorted(received - set(self.refused))
         found = {
-            f"the copies of {len(unequal)} buckets differ: {unequal[:10]}": unequal,
+            f"the replicas of {len(unequal)} buckets differ: {unequal[:10]}": unequal,
             "a member was given up": self.of_members("incarnation") != self.incarnations,
             f"{refused} puts were refused: {self._refused_puts()}": refused,
             f"{lost} acknowledged puts were lost": lost,
@@ -141,7 +141,7 @@ class Attacked:
             f" 99th percentile {p99_ms['peace']:.1f} ms in peace, {p99_ms['attack']:.1f} ms under attack"
             f" ({p99_ms['attack'] / p99_ms['peace']:.1f} times, limit {P99_LIMIT_MS:.0f} ms); memory"
             f" {grown_mb:+.0f} MB:"
-            f" {'problems' if self.problems else 'nothing lost, all copies are equal'}"
+            f" {'problems' if self.problems else 'nothing lost, all replicas are equal'}"
         )
 
     def _refused_puts(self) -> str:
@@ -182,7 +182,7 @@ def main() -> int:
             site.members[each].finish()
             site.members[each].ask("keys_of", number, KEYS)
         site.members["a"].ask("assign")
-        wait_until(lambda: is_settled(site), WHOLE_S, "every bucket has its copy")
+        wait_until(lambda: is_settled(site), WHOLE_S, "every bucket has its replica")
         # Until then everybody may tell of decisions that were lost: all report then, and writes may be in doubt.
         wait_until(
             lambda: not site.locator.ask("coordination")["believes_strangers"], WHOLE_S, "the site believes its own"

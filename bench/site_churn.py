@@ -1,10 +1,10 @@
 """A site of three members under full load while a fourth one joins and leaves, again and again: whether memory stays
-flat, whether every call ends within its limit, and whether the copies are equal in the end.
+flat, whether every call ends within its limit, and whether the replicas are equal in the end.
 
-Each of the three puts as fast as it can, on keys of its own. Every member is to have a copy of every bucket. Every
+Each of the three puts as fast as it can, on keys of its own. Every member is to have a replica of every bucket. Every
 minute the fourth one joins, gets all of them, and leaves in order. A line is printed for each minute. Then what was
-acknowledged is read back, and the copies of each bucket are compared. The exit status is 1 if a call was refused, took
-longer than its limit, or was lost; if copies differ; or if memory grew.
+acknowledged is read back, and the replicas of each bucket are compared. The exit status is 1 if a call was refused,
+took longer than its limit, or was lost; if replicas differ; or if memory grew.
 
     .venv/bin/python bench/site_churn.py [--minutes 30] [--json FILE]
 """
@@ -34,7 +34,7 @@ WHOLE_S = 60.0
 
 
 def is_whole(site: PywanSite) -> bool:
-    """Whether each bucket has its primary, and a copy on every other member, and nobody learns."""
+    """Whether each bucket has its primary, and a replica on every other member, and nobody learns."""
     counts = list(site.counts("data").values())
     return (
         sum(each.get("primary", 0) for each in counts) == BUCKETS
@@ -44,7 +44,7 @@ def is_whole(site: PywanSite) -> bool:
 
 
 def differing(site: PywanSite) -> list[int]:
-    """The buckets whose copies are not equal."""
+    """The buckets whose replicas are not equal."""
     digests: dict[int, set[int]] = {}
     for name in MEMBERS:
         for number, digest in site.members[name].ask("digests"):
@@ -57,14 +57,14 @@ def minute(site: PywanSite, length_s: float) -> dict[str, Any]:
     began = time.monotonic()
     before = {name: site.members[name].ask("look") for name in MEMBERS}
     guest = site.start(GUEST)
-    joined_s = wait_until(lambda: is_whole(site), WHOLE_S, "all copies are whole with the guest")
+    joined_s = wait_until(lambda: is_whole(site), WHOLE_S, "all replicas are whole with the guest")
     had = sum(guest.ask("sharing", "data").get(each, 0) for each in ("primary", "copies"))
     time.sleep(max(0.0, length_s / 2 - (time.monotonic() - began)))
     leaves = time.monotonic()
     guest.end(120)
     left_s = time.monotonic() - leaves
     del site.members[GUEST]
-    wait_until(lambda: is_whole(site), WHOLE_S, "all copies are whole without the guest")
+    wait_until(lambda: is_whole(site), WHOLE_S, "all replicas are whole without the guest")
     time.sleep(max(0.0, length_s - (time.monotonic() - began)))
     looks = {name: site.members[name].ask("look") for name in MEMBERS}
     took_s = time.monotonic() - began
@@ -98,11 +98,11 @@ def main() -> int:
             site.members[name].finish()
             site.members[name].ask("keys_of", number, keys)
         site.members["a"].ask("assign")
-        wait_until(lambda: is_whole(site), WHOLE_S, "every bucket has its copy")
+        wait_until(lambda: is_whole(site), WHOLE_S, "every bucket has its replica")
         for name in MEMBERS:
             site.members[name].ask("fill")
             site.members[name].ask("write", THREADS, 0)
-        print("| minute | puts a second | longest put | guest: whole after, copies, left in | memory of a, b, c |")
+        print("| minute | puts a second | longest put | guest: whole after, replicas, left in | memory of a, b, c |")
         print("|---|---|---|---|---|", flush=True)
         for number in range(rounds):
             told = minute(site, length_s)
@@ -126,7 +126,7 @@ def main() -> int:
     if lost := sum(each["lost"] for each in ends):
         problems.append(f"{lost} acknowledged puts were lost")
     if unequal:
-        problems.append(f"the copies of {len(unequal)} buckets differ: {unequal[:10]}")
+        problems.append(f"the replicas of {len(unequal)} buckets differ: {unequal[:10]}")
     quarter = max(len(done) // 4, 1)
     growth = [
         statistics.mean(each["resident"][n] for each in done[-quarter:])

@@ -1,5 +1,5 @@
-"""Owns one process of a pywan site in benchmarks: a locator, a member with copies of the region `data`, or an accessor.
-It is asked through `pywan.testing.site_processes`. What is put lies ready before the clock starts."""
+"""Owns one process of a pywan site in benchmarks: a locator, a member with replicas of the region `data`, or an
+accessor. It is asked through `pywan.testing.site_processes`. What is put lies ready before the clock starts."""
 
 from __future__ import annotations
 
@@ -117,10 +117,10 @@ class Echo(pywan.CacheListener):
     """Writes what it hears into another region, but for what such a listener wrote."""
 
     def __init__(self, to: Any) -> None:
-        self.to, self.heard = to, 0
+        self.to, self.received = to, 0
 
     def after_create(self, event: pywan.EntryEvent) -> None:
-        self.heard += 1
+        self.received += 1
         if event.new_value != b"heard":
             self.to.put(event.key + b" heard", b"heard")
 
@@ -174,8 +174,8 @@ class Member(SiteProcess):
 
     def states(self) -> dict[int, Any]:
         """What the member knows of each bucket that it has."""
-        tail = self.cache._core.sharing._regions["data"].tail
-        return tail.states() if tail is not None else {}
+        changelog = self.cache._core.sharing._regions["data"].changelog
+        return changelog.states() if changelog is not None else {}
 
     def keys(self, count: int, seed: int) -> dict[str, Any]:
         """Keys in random order, and values. `own` keeps those that this member is primary of."""
@@ -195,7 +195,7 @@ class Member(SiteProcess):
         return str(self.cache._core.sharing._me)
 
     def digests(self) -> list[tuple[int, int]]:
-        """Of each bucket that this member has a copy of: its number, and a digest of all entries."""
+        """Of each bucket that this member has a replica of: its number, and a digest of all entries."""
         return [(number, self.core.bucket_digest(number)) for number in self.states()]
 
     def own(self) -> dict[str, Any]:
@@ -221,8 +221,8 @@ class Member(SiteProcess):
         return {
             "primaries": len(led),
             "led": self.led(),
-            "fewest": min((sum(copy["waited"] for copy in each["copies"]) for each in led), default=-1),
-            "learning": sum(not copy["waited"] for each in led for copy in each["copies"]),
+            "fewest": min((sum(replica["waited"] for replica in each["copies"]) for each in led), default=-1),
+            "learning": sum(not replica["waited"] for each in led for replica in each["copies"]),
             "entries": sum(self.core.bucket(number)["entries"] for number in self.states()),
             "resident": resident_bytes(),
         }
@@ -247,7 +247,7 @@ class Member(SiteProcess):
         return figures(sum(rows), time.monotonic() - started)
 
     def put(self, threads: int, seconds: float) -> dict[str, Any]:
-        """Single puts, each of which returns when the copy has it. The median is that of the first thread."""
+        """Single puts, each of which returns when the replica has it. The median is that of the first thread."""
         return self.timed(self.region.put, threads, seconds, self.values.tolist())
 
     def get(self, threads: int, seconds: float) -> dict[str, Any]:
@@ -290,8 +290,8 @@ class Member(SiteProcess):
                 region.add_listener(self.echoes[-1])
         return {}
 
-    def heard(self) -> int:
-        return sum(echo.heard for echo in self.echoes)
+    def received(self) -> int:
+        return sum(echo.received for echo in self.echoes)
 
     def waiting(self) -> int:
         """The bytes of changes of which listeners here are still to be told."""

@@ -93,7 +93,7 @@ class Site:
         return {"s": deciding_s, "store_s": storing_s, "buckets": entries, "told": told, "bytes": told_bytes}
 
     def primaries(self) -> Counter[Incarnation]:
-        """How many buckets each member leads of which another one that lives has a copy."""
+        """How many buckets each member leads of which another one that lives has a replica."""
         led = Counter(dict.fromkeys(self.members, 0))
         for bucket in self.core.site.buckets.values():
             if bucket.primary in led and self.has_another(bucket, bucket.primary):
@@ -101,15 +101,15 @@ class Site:
         return led
 
     def has_another(self, bucket: Bucket, member: Incarnation) -> bool:
-        """Whether a member that lives has a copy beside this one. Those that died stay in the set until their lease is
-        over: a refused connection proves no death."""
-        return any(each != member and each in self.alive for each in bucket.in_sync)
+        """Whether a member that lives has a replica beside this one. Those that died stay in the set until their lease
+        is over: a refused connection proves no death."""
+        return any(each != member and each in self.alive for each in bucket.isr)
 
     def die(self, member: Incarnation) -> dict[str, float]:
         """A member's machine says that nobody listens there any more: the coordinator replaces it everywhere. Buckets
-        of which an earlier death left one copy wait for its lease."""
+        of which an earlier death left one replica wait for its lease."""
         held = [bucket for _, bucket in self.core.site.held_by(member)]
-        partners = {each for bucket in held for each in bucket.in_sync} - {member}
+        partners = {each for bucket in held for each in bucket.isr} - {member}
         self.alive.discard(member)
         led = sum(bucket.primary == member and self.has_another(bucket, member) for bucket in held)
         waiting = sum(bucket.primary == member and not self.has_another(bucket, member) for bucket in held)
@@ -119,7 +119,7 @@ class Site:
         did = self.act()
         left = sum(bucket.primary == member for _, bucket in self.core.site.held_by(member))
         assert led and left == waiting, (
-            f"{left} buckets are still led by a dead member, and {waiting} have no other copy"
+            f"{left} buckets are still led by a dead member, and {waiting} have no other replica"
         )
         return {**did, "s": decided_s + did["s"], "led": led, "held": len(held), "partners": len(partners)}
 
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="the file that gets the figures")
     options, _ = parser.parse_known_args(namespace=Options())
     members, regions = options.members or options.size(200, 200, 12), options.regions or options.size(1000, 100, 4)
-    # Nobody makes the lost copies again here: of few members, only few may die.
+    # Nobody makes the lost replicas again here: of few members, only few may die.
     deaths = min(DEATHS, max(members // 20, 1))
     sizes = [(max(members // part, 3), max(regions // part, 1), deaths if part == 1 else 1) for part in (4, 2, 1)]
     with ProcessPoolExecutor(1, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
@@ -197,9 +197,9 @@ def main() -> None:
         "processor_at_rest": ("processor time of the coordinator's core at rest, s a second", 1, ".3f"),
         "most_primaries": ("primaries of the member that has most", 1, "d"),
         "fewest_primaries": ("of the one that has fewest", 1, "d"),
-        "death_held": ("death of a member that leads most: copies that it had", 1, ".0f"),
+        "death_held": ("death of a member that leads most: replicas that it had", 1, ".0f"),
         "death_led": ("of those, primaries", 1, ".0f"),
-        "death_partners": ("members that have the other copies", 1, ".0f"),
+        "death_partners": ("members that have the other replicas", 1, ".0f"),
         "death_s": ("all decisions, ms", 1e-3, ".0f"),
         "death_store_s": ("on the disk, ms", 1e-3, ".0f"),
         "death_bytes": ("what each member is told, kB", 1e3, ".0f"),

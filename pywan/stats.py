@@ -37,7 +37,7 @@ SENDER_GAUGES = (
     ),
     Gauge(
         "secondary_event_queue_size",
-        "events of which this member has a copy, while another one sends them",
+        "events of which this member has a replica, while another one sends them",
         lambda sender, counts: sender.secondary_queue_size,
     ),
     Gauge(
@@ -147,7 +147,7 @@ def ledger(counts: Mapping[str, int]) -> dict[str, Any]:
         if part_of:
             left[part_of] -= counts[field]
     entry["conflated"] += counts["conflated"]  # These were conflated in the queue, which counts them itself.
-    if counts["forgotten"]:  # Only where the queue has copies at other members.
+    if counts["forgotten"]:  # Only where the queue has replicas at other members.
         entry["forgotten_with_copies"] = counts["forgotten"]
     if counts["removed_by_primary"]:
         entry["removed_by_primary"] = counts["removed_by_primary"]

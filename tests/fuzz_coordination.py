@@ -2,8 +2,8 @@
 coordinator that lies tells a member. Forms are right; numbers, names, counts and some types are not.
 
 What must hold, whatever comes: the honest members stay in the view with the incarnations that they have; each bucket
-keeps as many copies on them as it is to have; what they ask is answered; each message is answered or its connection is
-closed; the log gets no traceback and few lines; memory is bounded; the coordinator starts again from its file.
+keeps as many replicas on them as it is to have; what they ask is answered; each message is answered or its connection
+is closed; the log gets no traceback and few lines; memory is bounded; the coordinator starts again from its file.
 
 With `--tls` all connections are encrypted, and the locator asks for accounts. Some peers have a certificate and no
 account, or no certificate that is believed, and some damage the bytes of the encryption (fuzz_tls.py).
@@ -195,13 +195,13 @@ class Fuzzer:
         ).start()
 
     def _is_whole(self) -> bool:
-        return all(len(copies) >= 2 for copies in self._copies().values()) and len(self._copies()) == 4
+        return all(len(replicas) >= 2 for replicas in self._replicas().values()) and len(self._replicas()) == 4
 
-    def _copies(self) -> dict[BucketKey, frozenset[Incarnation]]:
-        """The copies in sync of "data" on honest members, as the first member knows them."""
+    def _replicas(self) -> dict[BucketKey, frozenset[Incarnation]]:
+        """The in-sync replicas of "data" on honest members, as the first member knows them."""
         found = dict(self.members[0].agent.tables.buckets)
         me = {member.agent.me for member in self.members}
-        return {key: frozenset(each.in_sync) & me for key, each in found.items() if key.region == "data"}
+        return {key: frozenset(each.isr) & me for key, each in found.items() if key.region == "data"}
 
     def close(self) -> None:
         for member in self.members:
@@ -430,9 +430,9 @@ class Fuzzer:
         for member, me in zip(self.members, self.me, strict=True):
             if member.given_up or member.agent.me != me:
                 raise Failure(f"member {me} was given up")
-        # Copies move among the members. There are never fewer: no honest member has gone, or was silent.
+        # Replicas move among the members. There are never fewer: no honest member has gone, or was silent.
         if not self._is_whole():
-            raise Failure(f"too few copies are on honest members: {self._copies()}")
+            raise Failure(f"too few replicas are on honest members: {self._replicas()}")
         if self.runs % LOOK_EVERY == 0:
             self.look()
         if self.runs % RESTART_EVERY == 0:

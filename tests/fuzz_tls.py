@@ -190,15 +190,15 @@ def record(source: Random, payload: bytes, kind: int | None = None) -> bytes:
 
 def read_to_end(sock: socket.socket) -> bytes:
     """Returns what comes until the other end closes the connection."""
-    heard = b""
+    received = b""
     try:
         while chunk := sock.recv(1 << 16):
-            heard += chunk
+            received += chunk
     except TimeoutError:
         raise Stuck(f"a port does not close a connection within {TIMEOUT_S:.0f} s") from None
     except OSError:
         pass
-    return heard
+    return received
 
 
 class Held:

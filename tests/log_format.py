@@ -50,7 +50,7 @@ class Block(NamedTuple):
 
 class StreamPlace(NamedTuple):
     source: bytes
-    era: int
+    timeline: int
     through: int
     partition: int
 

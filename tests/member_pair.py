@@ -27,7 +27,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class Heard(pywan.CacheListener):
+class RecordingListener(pywan.CacheListener):
     def __init__(self) -> None:
         self.keys: list[object] = []
 
@@ -43,15 +43,15 @@ class Pair:
 
     def __init__(self, ahead_ms: int = 0) -> None:
         self.locator = Locator("locator", distributed_system_id=1, port=0).start()
-        self.heard = Heard()
+        self.received = RecordingListener()
         self.one = pywan.Cache("one", locators=str(self.locator.address))
         self.wrong_ms = ahead_ms
         if ahead_ms:
             self.one._core.state.clock.set_time(now_ms() + ahead_ms)
         self.first = self.one.create_region(REGION, **ATTRIBUTES)
         self.two = pywan.Cache("two", locators=str(self.locator.address))
-        self.second = self.two.create_region(REGION, **ATTRIBUTES, cache_listeners=[self.heard])
-        eventually(lambda: self.is_whole, what="two copies of each bucket")
+        self.second = self.two.create_region(REGION, **ATTRIBUTES, cache_listeners=[self.received])
+        eventually(lambda: self.is_whole, what="two replicas of each bucket")
 
     @property
     def is_whole(self) -> bool:

@@ -8,10 +8,10 @@ from typing import Any
 import pywan
 
 
-class Heard(pywan.AsyncEventListener):
+class RecordingListener(pywan.AsyncEventListener):
     """Keeps what it hears, for `heard()`. One that is made keeps apart from those that were made before."""
 
-    made: list[Heard] = []  # noqa: RUF012 - Of the process: a test has no other way to an object that a member made.
+    made: list[RecordingListener] = []  # noqa: RUF012 - Of the process: a test has no other way to an object that a member made.
 
     def __init__(self, **parameters: str) -> None:
         self.parameters = parameters
@@ -29,12 +29,12 @@ class Heard(pywan.AsyncEventListener):
         self.closed += 1
 
     @property
-    def heard(self) -> list[tuple[Any, ...]]:
+    def received(self) -> list[tuple[Any, ...]]:
         with self.lock:
             return [event for batch in self.batches for event in batch]
 
 
-class Failing(Heard):
+class Failing(RecordingListener):
     fails = True
 
     def process_events(self, events: Any) -> bool:

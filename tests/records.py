@@ -180,7 +180,7 @@ class Section(NamedTuple):
     count: int
     first: int
     through: int
-    settled: int
+    acknowledged: int
     records: list[Fields]
 
 
@@ -190,7 +190,7 @@ def read_batch(payload: bytes) -> list[Section]:
     at = 8 + sections * SECTION.size
     found = []
     for n in range(sections):
-        partition, count, first, through, settled, size, _, duplicates, reserved = SECTION.unpack_from(
+        partition, count, first, through, acknowledged, size, _, duplicates, reserved = SECTION.unpack_from(
             payload, 8 + n * SECTION.size
         )
         run = payload[at : at + size]
@@ -206,7 +206,7 @@ def read_batch(payload: bytes) -> list[Section]:
             read_record(record, sequence, partition, k < duplicates)
             for k, (record, sequence) in enumerate(zip(raw, sequences, strict=True))
         ]
-        found.append(Section(partition, count, first, through, settled, records))
+        found.append(Section(partition, count, first, through, acknowledged, records))
     assert at == len(payload)
     return found
 
@@ -217,21 +217,21 @@ def make_batch(
     """(payload, number of records) of runs given as (partition, first, through, settled, records): from `first` on, or
     each with its sequence. Of each run the first `duplicates` are possible ones."""
     heads, body = b"", b""
-    for partition, first, through, settled, given in sections:
+    for partition, first, through, acknowledged, given in sections:
         records = [each if isinstance(each, tuple) else (first + n, each) for n, each in enumerate(given)]
         run = b"".join(record for _, record in records)
         if len(records) != through - first + 1:
             run = struct.pack(f"<{len(records)}Q", *(sequence for sequence, _ in records)) + run
         heads += SECTION.pack(
-            partition, len(records), first, through, settled, len(run), unsure, min(duplicates, len(records)), 0
+            partition, len(records), first, through, acknowledged, len(run), unsure, min(duplicates, len(records)), 0
         )
         body += run
     return struct.pack("<II", len(sections), 0) + heads + body, sum(len(records) for *_, records in sections)
 
 
-def make_stream(partition: int, region: int = 1, bucket: int = 0, buckets: int = 1, life: int = 1) -> bytes:
+def make_stream(partition: int, region: int = 1, bucket: int = 0, buckets: int = 1, timeline: int = 1) -> bytes:
     """The frame that names the stream that a partition is from then on."""
-    return bytes(_core.pack_frame(STREAM, STREAM_NAME.pack(region, bucket, buckets, 0, life), partition))
+    return bytes(_core.pack_frame(STREAM, STREAM_NAME.pack(region, bucket, buckets, 0, timeline), partition))
 
 
 class StreamName(NamedTuple):
@@ -239,13 +239,13 @@ class StreamName(NamedTuple):
     region: int
     bucket: int
     buckets: int
-    life: int
+    timeline: int
 
 
 def read_stream(frame: Frame) -> StreamName:
-    region, bucket, buckets, reserved, life = STREAM_NAME.unpack(frame.payload)
+    region, bucket, buckets, reserved, timeline = STREAM_NAME.unpack(frame.payload)
     assert frame.type == STREAM and reserved == 0
-    return StreamName(frame.id, region, bucket, buckets, life)
+    return StreamName(frame.id, region, bucket, buckets, timeline)
 
 
 def read_ack(payload: bytes) -> tuple[int, int, list[tuple[int, int, int]]]:

@@ -1,4 +1,4 @@
-"""Owns members in one process that share a region. The lanes between them are carried by the test."""
+"""Owns members in one process that share a region. The replication links between them are carried by the test."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pywan.transport.control import ControlServer
 from pywan.transport.opening_questions import OpeningQuestions
 from pywan.transport.own_openings import OwnOpenings
 
-LIFE = 1
+TIMELINE = 1
 NEVER = 2**64 - 1
 
 
@@ -27,14 +27,14 @@ EARLIER = 0  # The number of an earlier incarnation of each member. It has the c
 
 
 class Member:
-    """A member with its part of the region, its lanes to the others, and its port for their calls."""
+    """A member with its part of the region, its replication links to the others, and its port for their calls."""
 
     def __init__(
         self,
         number: int,
         buckets: int,
         timeout_s: float,
-        min_copies: int,
+        min_isr: int,
         budget: _core.MemoryBudget | None,
         ports: dict[str, int],
         name: str,
@@ -46,8 +46,8 @@ class Member:
         self.core = _core.RegionCore(
             name, _core.Clock(), site=1, member=self.me.member_id, buckets=buckets, **attributes
         )
-        self.tail = _core.Tail(buckets, self.core.shards, min_copies, budget)
-        self.lanes: dict[int, _core.LaneState] = {}
+        self.changelog = _core.Changelog(buckets, self.core.shards, min_isr, budget)
+        self.repl_links: dict[int, _core.ReplLinkState] = {}
         self.openings = OwnOpenings()
         questions = OpeningQuestions(lambda member: Address("127.0.0.1", ports[member.name]))
         self.calls = CallServer(self.me, "one", lambda asked: self.core if asked == name else None, questions, budget)
@@ -83,8 +83,8 @@ class SharedSite:
         *,
         buckets: int = 7,
         timeout_s: float = LIMIT_S,
-        reads_copies: bool = False,
-        min_copies: int = 1,
+        reads_replicas: bool = False,
+        min_isr: int = 1,
         budget_bytes: int | None = None,
         name: str = "r",
         **attributes: Any,
@@ -94,8 +94,7 @@ class SharedSite:
         self.budgets = [None if budget_bytes is None else _core.MemoryBudget(budget_bytes) for _ in range(members)]
         ports: dict[str, int] = {}
         self.members = [
-            Member(n, buckets, timeout_s, min_copies, self.budgets[n], ports, name, **attributes)
-            for n in range(members)
+            Member(n, buckets, timeout_s, min_isr, self.budgets[n], ports, name, **attributes) for n in range(members)
         ]
         self.epochs = [0] * buckets
         self.leaders = [0] * buckets
@@ -108,15 +107,15 @@ class SharedSite:
             member.calls.keep_only([each.me for each in self.members])
             for other in self.members:
                 if other is not member:
-                    lane = member.lanes[other.number] = _core.LaneState()
-                    member.tail.add_lane(other.number, lane)
+                    repl_link = member.repl_links[other.number] = _core.ReplLinkState()
+                    member.changelog.add_repl_link(other.number, repl_link)
             for bucket in range(buckets):
-                member.tail.set_role(bucket, _core.TAIL_COPY, LIFE, 0)
-        self.promise(NEVER)
+                member.changelog.set_role(bucket, _core.REPLICA_IN_SYNC, TIMELINE, 0)
+        self.set_read_leases(NEVER)
         for bucket in range(buckets):
             self.lead(bucket, 0)
         for member in self.members:
-            member.core.share(member.tail, member.route, reads_copies)
+            member.core.share(member.changelog, member.route, reads_replicas)
 
     def __enter__(self) -> Self:
         return self
@@ -142,53 +141,58 @@ class SharedSite:
             member.calls.keep_only([*(each.me for each in self.members), me])
         self.members[who].pool.begin_anew(me, "one")
 
-    def promise(self, until_us: int) -> None:
+    def set_read_leases(self, until_us: int) -> None:
         """Every member promises every other one, until then, to adopt no later epoch silently."""
         for member in self.members:
-            for lane in member.lanes.values():
-                lane.promise(until_us)
+            for repl_link in member.repl_links.values():
+                repl_link.set_read_lease(until_us)
 
     def lead(self, bucket: int, who: int) -> None:
-        """Makes a member primary of a bucket, as the coordinator's tables and the member's copies do it."""
+        """Makes a member primary of a bucket, as the coordinator's tables and the member's replicas do it."""
         with self._lock:
             self.epochs[bucket] += 1
             epoch, leader = self.epochs[bucket], self.members[who]
             self.leaders[bucket] = who
             for member in self.members:
-                member.tail.set_role(
-                    bucket, _core.TAIL_TAKING_OVER if member is leader else _core.TAIL_COPY, LIFE, epoch
+                member.changelog.set_role(
+                    bucket, _core.REPLICA_TAKING_OVER if member is leader else _core.REPLICA_IN_SYNC, TIMELINE, epoch
                 )
             for member in self.members:
-                last = leader.tail.last(bucket)
-                if member.tail.last(bucket) > last:
-                    leader.core.extend(bucket, LIFE, epoch, last + 1, member.tail.fetch(bucket, last))
-            leader.tail.set_copies(
+                last = leader.changelog.log_end(bucket)
+                if member.changelog.log_end(bucket) > last:
+                    leader.core.extend(bucket, TIMELINE, epoch, last + 1, member.changelog.fetch(bucket, last))
+            leader.changelog.set_replicas(
                 bucket,
                 [
-                    (member.number, _core.COPY_WAITED, 0, member.tail.last(bucket))
+                    (member.number, _core.REPLICA_WAITED, 0, member.changelog.log_end(bucket))
                     for member in self.members
                     if member is not leader
                 ],
             )
-            leader.tail.set_role(bucket, _core.TAIL_PRIMARY, LIFE, epoch)
+            leader.changelog.set_role(bucket, _core.REPLICA_PRIMARY, TIMELINE, epoch)
             for member in self.members:
                 member.table.set_primaries({bucket: KnownPrimary(*leader.as_primary, epoch)})
 
     def carry(self) -> None:
-        """Brings to every copy what it lacks, tells the primaries, and tells the copies what counts."""
+        """Brings to every replica what it lacks, tells the primaries, and tells the replicas what counts."""
         for bucket in range(self.buckets):
             with self._lock:
                 epoch, leader = self.epochs[bucket], self.members[self.leaders[bucket]]
                 for member in self.members:
-                    last = member.tail.last(bucket)
+                    last = member.changelog.log_end(bucket)
                     if member is leader:
                         continue
-                    if leader.tail.last(bucket) > last:
-                        member.core.extend(bucket, LIFE, epoch, last + 1, leader.tail.fetch(bucket, last))
-                    leader.tail.acknowledged(bucket, member.number, LIFE, epoch, member.tail.last(bucket))
-                counted, heard = leader.tail.state(bucket)["counted"], leader.tail.heard_through(bucket)
+                    if leader.changelog.log_end(bucket) > last:
+                        member.core.extend(bucket, TIMELINE, epoch, last + 1, leader.changelog.fetch(bucket, last))
+                    leader.changelog.acknowledged(
+                        bucket, member.number, TIMELINE, epoch, member.changelog.log_end(bucket)
+                    )
+                high_watermark, notified = (
+                    leader.changelog.state(bucket)["high_watermark"],
+                    leader.changelog.notified_through(bucket),
+                )
                 for member in self.members:
-                    member.tail.told(bucket, LIFE, epoch, counted, heard)
+                    member.changelog.told(bucket, TIMELINE, epoch, high_watermark, notified)
 
     def keep_carrying(self) -> None:
         """Has a thread carry until the end of the test."""

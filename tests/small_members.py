@@ -61,7 +61,7 @@ class SmallMember:
             version=version,
             way=links.locator,
             on_change=self._take if is_obliging else self.changes.append,
-            on_lease=lambda until_us, heard_us: self.leases.append(until_us),
+            on_lease=lambda until_us, received_us: self.leases.append(until_us),
             on_given_up=self.given_up.append,
         )
         self.agent.start()

@@ -50,7 +50,7 @@ class Two:
                 **more,
             )
             member.create_region("data", gateway_sender_ids=["ln"], **REGIONS[kind])
-        eventually(self._hold_all, what="copies at both members")
+        eventually(self._hold_all, what="replicas at both members")
 
     def _hold_all(self) -> bool:
         """Whether both members get events of all buckets."""
@@ -78,7 +78,7 @@ def two() -> Iterator[Two]:
     sites.close()
 
 
-class Hearing(GatewayEventFilter):
+class WantsAcknowledgements(GatewayEventFilter):
     """Lets no event leave whose key is an odd number, and remembers what was acknowledged."""
 
     def __init__(self, refuses: bool = False) -> None:
@@ -94,14 +94,14 @@ class Hearing(GatewayEventFilter):
 
 @pytest.mark.parametrize("kind", REGIONS)
 def test_each_holder_is_told_of_what_was_acknowledged_and_not_of_what_a_filter_refused(two, kind):
-    heard = [Hearing(refuses=True), Hearing(refuses=True)]
+    received = [WantsAcknowledgements(refuses=True), WantsAcknowledgements(refuses=True)]
     two.receive("data", kind=kind)
-    two.send(kind, heard)
+    two.send(kind, received)
     for n in range(KEYS):
         two.members[0].region("data")[n] = n
     eventually(two.is_empty, what="empty queues")
-    eventually(lambda: all(len(each.keys) >= KEYS // 2 for each in heard), what="acknowledgements at both members")
-    assert [sorted(set(each.keys)) for each in heard] == [list(range(0, KEYS, 2))] * 2
+    eventually(lambda: all(len(each.keys) >= KEYS // 2 for each in received), what="acknowledgements at both members")
+    assert [sorted(set(each.keys)) for each in received] == [list(range(0, KEYS, 2))] * 2
     assert set(two.ln.cache.region("data")) == {*PROBES, *range(0, KEYS, 2)}
     ledgers = two.ledgers()
     assert all(each["balanced"] for each in ledgers)
@@ -110,13 +110,13 @@ def test_each_holder_is_told_of_what_was_acknowledged_and_not_of_what_a_filter_r
 
 @pytest.mark.parametrize("kind", REGIONS)
 def test_no_holder_is_told_of_what_the_remote_site_refused_and_both_logs_name_it(two, kind, caplog):
-    heard = [Hearing(), Hearing()]
+    received = [WantsAcknowledgements(), WantsAcknowledgements()]
     two.receive("another", kind=kind)
-    two.send(kind, heard)
+    two.send(kind, received)
     for n in range(KEYS):
         two.members[0].region("data")[n] = n
     eventually(two.is_empty, what="empty queues")
-    assert [each.keys for each in heard] == [[], []]
+    assert [each.keys for each in received] == [[], []]
     ledgers = two.ledgers()
     assert all(each["balanced"] and each["distributed"] == 0 for each in ledgers)
     assert sum(each["parked"] for each in ledgers) >= KEYS
@@ -142,7 +142,7 @@ def shown(event: EntryEvent) -> tuple:
     return (*event[1:8], event.possible_duplicate)
 
 
-def both_hear(region, *told: Telling) -> bool:
+def both_receive(region, *told: Telling) -> bool:
     """Whether these listeners are told of changes in all buckets. They have forgotten these changes then."""
     for each in told:
         each.events.clear()
@@ -158,7 +158,7 @@ def both_hear(region, *told: Telling) -> bool:
 
 
 def test_listeners_of_a_shared_region_are_told_what_those_of_a_region_of_one_member_are(two):
-    """Single changes and many at once, of this site and of another one; on the member that leads and on a copy."""
+    """Single changes and many at once, of this site and of another one; on the member that leads and on a replica."""
     told = {name: Telling() for name in ("alone", "led", "copied")}
     first = two.ln.start_member()
     first.create_region("alone", type="REPLICATE", cache_listeners=[told["alone"]])
@@ -170,7 +170,7 @@ def test_listeners_of_a_shared_region_are_told_what_those_of_a_region_of_one_mem
         first.create_gateway_receiver(start_port=0, end_port=0)
         far.create_gateway_sender("ln", remote_distributed_system_id=2, batch_time_interval=20)
         names = {"alone": first.region("alone"), "shared": first.region("shared")}
-        eventually(lambda: both_hear(names["shared"], told["led"], told["copied"]), what="copies at both members")
+        eventually(lambda: both_receive(names["shared"], told["led"], told["copied"]), what="replicas at both members")
         for name in names:
             far.create_region(name, type="REPLICATE", gateway_sender_ids=["ln"])
 

@@ -19,7 +19,7 @@ LONG_MS = 60_000  # A lease that ends after the test.
 
 
 def held_by(member: SmallMember, *others) -> bool:
-    """Whether every bucket has a primary, and just these copies."""
+    """Whether every bucket has a primary, and just these replicas."""
     wanted = {member.agent.me, *others}
     buckets = [bucket for key, bucket in member.buckets.items() if key.number >= 0]
     return bool(buckets) and all(
@@ -27,7 +27,7 @@ def held_by(member: SmallMember, *others) -> bool:
     )
 
 
-def test_a_member_hears_of_another_one_and_of_its_buckets():
+def test_a_member_is_told_of_another_one_and_of_its_buckets():
     with locator() as site, small_members(str(site.address), "a", "b") as (a, b):
         assert a.host() and b.host()
         a.see_all()
@@ -71,7 +71,7 @@ def test_a_killed_member_is_seen_at_once_and_its_buckets_are_decided_again():
         other = OtherProcess("b", site.address)
         try:
             a.see_all()
-            eventually(lambda: other.me in {copy for each in a.buckets.values() for copy in each.in_sync})
+            eventually(lambda: other.me in {replica for each in a.buckets.values() for replica in each.isr})
             other.kill()
             began = time.monotonic()
             eventually(lambda: held_by(a), what="the buckets without the killed member")
@@ -86,7 +86,7 @@ def test_a_stopped_member_is_given_up_after_its_lease_and_begins_anew_when_it_go
         other = OtherProcess("b", site.address)
         try:
             a.see_all()
-            eventually(lambda: other.me in {copy for each in a.buckets.values() for copy in each.in_sync})
+            eventually(lambda: other.me in {replica for each in a.buckets.values() for replica in each.isr})
             other.stop()
             began = time.monotonic()
             eventually(lambda: held_by(a), what="the buckets without the stopped member")
@@ -184,7 +184,7 @@ def test_a_member_that_leaves_hands_over_first():
     with locator() as site, small_members(str(site.address), "a", "b") as (a, b):
         assert a.host() and b.host()
         a.see_all()
-        eventually(lambda: all(len(each.in_sync) == 2 for each in a.buckets.values() if each))
+        eventually(lambda: all(len(each.isr) == 2 for each in a.buckets.values() if each))
         assert b.agent.leave(LIMIT_S).is_done
         eventually(lambda: held_by(a))
 

@@ -179,7 +179,7 @@ def test_a_member_warns_of_a_twin_only_if_that_may_still_live(is_gone, caplog):
     site.now_us = second.news_due_us
     site.news(second)
     assert second.is_joined == is_gone
-    assert ("is not taken in" in caplog.text) != is_gone
+    assert ("is not admitted" in caplog.text) != is_gone
 
 
 def test_a_member_names_the_incarnations_that_have_used_its_folder():
@@ -284,7 +284,7 @@ def test_a_region_is_hosted_when_all_its_buckets_are_decided():
     site.news(session)
     request = session.host("data", ATTRIBUTES, 100)
     site.asks(session)
-    site.core.site.set_bucket(BucketKey("data", 1), Bucket(life=1))  # It has no primary now.
+    site.core.site.set_bucket(BucketKey("data", 1), Bucket(timeline=1))  # It has no primary now.
     site.news(session)
     assert session.tables.members[session.me].hosting == (("data", 100),) and not request.done
 
@@ -304,5 +304,5 @@ def test_a_member_reports_whether_others_may_have_its_region_as_it_knows_it(shar
     refused = encoding.plain_refused(Refused("the coordinator does not know all decisions", report=True))
     session.take_news(session.question(site.now_us), {"decides": True, "refused": [refused]}, None, site.now_us)
     site.news(session)
-    assert site.core.site.generation > earlier.run
+    assert site.core.site.recovery_epoch > earlier.controller_epoch
     assert site.core.site.regions == {"data": replace(ATTRIBUTES, shared=shared)}

@@ -28,7 +28,7 @@ from records import (
 
 SECOND = 1_000_000
 REGION = "alive"
-SILENCE_MS = 60_000
+RECEIVE_TIMEOUT_MS = 60_000
 PROGRESS = _core.FRAME_PROGRESS
 _names = itertools.count()
 
@@ -49,7 +49,7 @@ class Driver:
             _core.SourceMemory(1), _core.ReceiverCounts(), lambda name: self.there, None
         )
         self.dispatcher.connected(1000, 1 << 20, self.now_us)
-        self.receiver.connected(self.now_us, SILENCE_MS)
+        self.receiver.connected(self.now_us, RECEIVE_TIMEOUT_MS)
         self.sent = 0
         self.there_is_a_way, self.there_is_a_way_back = True, True
 
@@ -111,7 +111,7 @@ def test_a_sender_that_says_nothing_is_given_up():
     driver = Driver()
     driver.run_until(driver.now_us + 100 * SECOND)
     driver.there_is_a_way = False
-    driver.dispatcher.configure(100, 1000, silence_ms=1_000_000)
+    driver.dispatcher.configure(100, 1000, receive_timeout_ms=1_000_000)
     with pytest.raises(ProtocolError, match="silent for more than maximum-time-between-pings = 60000 ms"):
         driver.run_until(driver.now_us + 600 * SECOND)
 
@@ -124,7 +124,7 @@ def region_of_callbacks(apply):
     region = _core.RegionCore(f"alive{next(_names)}", _core.Clock(), site=2)
     region.set_callback_path(lambda *change: None)
     session = _core.ReceiverSession(_core.SourceMemory(1), _core.ReceiverCounts(), {region.name: region}.get, apply)
-    session.connected(1000 * SECOND, SILENCE_MS)
+    session.connected(1000 * SECOND, RECEIVE_TIMEOUT_MS)
     return region, session
 
 
@@ -139,7 +139,7 @@ def types(data):
 
 def test_a_contested_sender_is_given_up_after_its_own_deadline():
     driver = Driver()
-    assert driver.receiver.next_us(driver.now_us) == driver.now_us + SILENCE_MS * 1000 + 1
+    assert driver.receiver.next_us(driver.now_us) == driver.now_us + RECEIVE_TIMEOUT_MS * 1000 + 1
     driver.receiver.contest()
     due = driver.receiver.next_us(driver.now_us)
     assert due == driver.now_us + 8 * SECOND + 1
@@ -233,11 +233,11 @@ def test_progress_waits_in_front_of_the_acknowledgement_where_nothing_leaves_mea
 def test_parts_of_a_frame_that_come_slowly_are_progress():
     region, session = region_of_callbacks(lambda *event: _core.APPLY_DONE)
     data = batch_for(region, 1)
-    heard = []
+    received = []
     for n, at in enumerate(range(0, len(data), 16)):
         session.receive_data(data[at : at + 16], 1000 * SECOND + n * SECOND)
-        heard += types(session.data_to_send(1000 * SECOND + n * SECOND))
-    assert heard[-1] == FRAME_ACK and set(heard[:-1]) == {PROGRESS} and len(heard) > 5
+        received += types(session.data_to_send(1000 * SECOND + n * SECOND))
+    assert received[-1] == FRAME_ACK and set(received[:-1]) == {PROGRESS} and len(received) > 5
 
 
 # The dispatcher
@@ -274,10 +274,10 @@ def test_a_filter_that_takes_long_does_not_look_like_a_dead_sender():
 class Task:
     """A client's rows and the member's stage, by bytes and time."""
 
-    def __init__(self, silence_ms=staging.SILENCE_MS, budget=None):
+    def __init__(self, receive_timeout_ms=staging.RECEIVE_TIMEOUT_MS, budget=None):
         self.now_us = 1000 * SECOND
         self.sender, self.stage = _core.RowSender(timeout_s=60.0), _core.RowStage(None, budget)
-        self.stage.connected(self.now_us, silence_ms)
+        self.stage.connected(self.now_us, receive_timeout_ms)
         self.region = _core.RegionCore(f"alive{next(_names)}", _core.Clock(), site=1, stores=True)
 
     def pump(self):
@@ -321,7 +321,7 @@ def test_a_task_that_computes_for_most_of_a_day_between_two_rows_commits():
 
 
 def test_a_client_that_is_driven_pings_and_one_that_is_silent_for_its_limit_is_told_and_given_up():
-    task = Task(silence_ms=100_000)
+    task = Task(receive_timeout_ms=100_000)
     pings = 0
     for _ in range(20):
         task.now_us = min(task.sender.next_us(task.now_us), task.stage.next_us(task.now_us))
@@ -430,7 +430,7 @@ class Loop:
 def test_two_sites_exchange_events_over_an_event_loop():
     async def exchange():
         driver = Driver()
-        driver.receiver.connected(0, SILENCE_MS)
+        driver.receiver.connected(0, RECEIVE_TIMEOUT_MS)
         driver.dispatcher.connected(1000, 1 << 20, 0)
         driver.dispatcher.configure(100, 5)
         ours, theirs = socket.socketpair()
@@ -456,7 +456,7 @@ def test_two_sites_exchange_events_over_an_event_loop():
 def test_a_client_commits_rows_over_an_event_loop_to_a_stage_over_the_other_one():
     async def commit():
         task = Task()
-        task.stage.connected(0, SILENCE_MS)
+        task.stage.connected(0, RECEIVE_TIMEOUT_MS)
         ours, theirs = socket.socketpair()
         with ours, theirs:
             sending, staging_ = Loop(task.sender, ours), Loop(task.stage, theirs)

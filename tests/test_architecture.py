@@ -1,5 +1,5 @@
-"""Owns the check of the table in docs/architecture.md: every file has its row, and uses only what stands in it and
-above it.
+"""Owns the check of tests/layers.toml: every file has its row, and uses only files of that row and of the rows above
+it.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import itertools
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -33,12 +34,11 @@ class Row(NamedTuple):
 
 
 def rows() -> list[Row]:
-    text = (ROOT / "docs" / "architecture.md").read_text().partition("\n| files | own |")[2].partition("\n\n")[0]
-    found: list[Row] = []
-    for line in text.splitlines()[2:]:
-        files, _, never, also = (tuple(re.findall(r"`([^`]+)`", cell)) for cell in line.strip().strip("|").split("|"))
-        found.append(Row(len(found), files, never, also))
-    return found
+    found = tomllib.loads((ROOT / "tests" / "layers.toml").read_text())["row"]
+    return [
+        Row(number, tuple(row["files"]), tuple(row.get("never", ())), tuple(row.get("also", ())))
+        for number, row in enumerate(found)
+    ]
 
 
 ROWS = rows()
@@ -57,7 +57,7 @@ def place_of(file: str) -> str | None:
 def row_of(file: str) -> Row:
     """An assertion that names the remedy where a file is in no row."""
     place = place_of(file)
-    assert place is not None, f"{file} is in no row of the table in docs/architecture.md: give it its place there"
+    assert place is not None, f"{file} is in no row of tests/layers.toml: give it its place there"
     return PLACES[place]
 
 
@@ -178,10 +178,10 @@ def is_never(name: str, never: str) -> bool:
     "text, used",
     [
         ("from pywan._core.queue.queue cimport a, b", {"pywan._core.queue.queue"}),
-        ("from pywan._core.region cimport put, tail", {"pywan._core.region.put", "pywan._core.region.tail"}),
+        ("from pywan._core.region cimport put, changelog", {"pywan._core.region.put", "pywan._core.region.changelog"}),
         (
-            "from pywan._core.region cimport (  # These.\n    put,\n    tail as t)",
-            {"pywan._core.region.put", "pywan._core.region.tail"},
+            "from pywan._core.region cimport (  # These.\n    put,\n    changelog as t)",
+            {"pywan._core.region.put", "pywan._core.region.changelog"},
         ),
         (
             "cimport pywan._core.queue.queue, pywan._core.region.put as p",
@@ -208,7 +208,7 @@ def test_a_file_uses_what_stands_above_it(path):
             continue
         other = row_of(use.file)
         if other.number > own.number:
-            wrong.append(f"{place}, which stands below it in the table of docs/architecture.md")
+            wrong.append(f"{place}, which stands below it in tests/layers.toml")
     assert not wrong, "\n".join(wrong)
 
 
@@ -278,7 +278,7 @@ with pywan.Cache("m", locators=sys.argv[1], dir={str(tmp_path)!r}) as cache:
         joined, *loaded = subprocess.run(
             [sys.executable, "-c", program, str(locator.address)], cwd=ROOT, capture_output=True, text=True, check=True
         ).stdout.split()
-    assert joined == "True" and {"pywan.site.agent", "pywan.copies.region_copies"} <= set(loaded)
+    assert joined == "True" and {"pywan.site.agent", "pywan.replication.region_replicas"} <= set(loaded)
     assert not {
         "sqlite3",
         "pywan.coordination.coordinator",

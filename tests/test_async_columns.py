@@ -62,15 +62,15 @@ def ny(network):
 
 def columns_of(ny: Any, changes: Any, regions: tuple[str, ...] = ("data",)) -> tuple[Any, Any]:
     """The events of a batch, and its columns. `changes(region, ...)` makes the changes."""
-    heard: list[Any] = []
+    received: list[Any] = []
     queue = ny.cache.create_async_event_queue(
-        "audit", lambda events: heard.append(events) or True, dispatcher_threads=1, pause_event_processing=True,
+        "audit", lambda events: received.append(events) or True, dispatcher_threads=1, pause_event_processing=True,
         batch_size=10_000,
     )  # fmt: skip
     changes(*(ny.cache.create_region(name, type="REPLICATE", async_event_queue_ids=["audit"]) for name in regions))
     queue.resume()
     assert queue.wait_until_flushed(LIMIT_S)
-    (events,) = heard
+    (events,) = received
     batch = to_arrow(events)
     batch.validate(full=True)
     return events, batch
@@ -264,11 +264,11 @@ def test_a_parallel_queue_has_the_bucket_as_partition(ny):
 
 
 def test_a_listener_with_both_methods_gets_columns(ny):
-    heard = threading.Event()
+    received = threading.Event()
 
     class Both(pywan.AsyncEventListener):
         def process_arrow(self, batch: Any) -> bool:
-            heard.set()
+            received.set()
             return True
 
         def process_events(self, events: Any) -> bool:
@@ -276,7 +276,7 @@ def test_a_listener_with_both_methods_gets_columns(ny):
 
     queue = ny.cache.create_async_event_queue("audit", Both())
     ny.cache.create_region("data", type="REPLICATE", async_event_queue_ids=["audit"])["k"] = 1
-    eventually(heard.is_set)
+    eventually(received.is_set)
     assert queue.wait_until_flushed(LIMIT_S)
 
 

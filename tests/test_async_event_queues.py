@@ -37,7 +37,7 @@ both = pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parall
 FORMS = ("plain", "async")
 
 
-class Heard(pywan.AsyncEventListener):
+class RecordingListener(pywan.AsyncEventListener):
     """Keeps what it hears. `answer(batch)` is what it returns, or raises; `hold` keeps it in its calls."""
 
     def __init__(self, answer: Any = lambda batch: True) -> None:
@@ -73,23 +73,23 @@ class Heard(pywan.AsyncEventListener):
         return [event[1] for event in self.events]
 
     def of(self, key: Any) -> list[Any]:
-        return [value for _, heard, value, _ in self.events if heard == key]
+        return [value for _, received, value, _ in self.events if received == key]
 
 
-def awaitable(heard: Heard) -> Any:
+def awaitable(received: RecordingListener) -> Any:
     class Awaited:
         async def process_events(self, events: Any) -> bool:
             await asyncio.sleep(0)
-            return heard.process_events(events)
+            return received.process_events(events)
 
         async def close(self) -> None:
-            heard.close()
+            received.close()
 
     return Awaited()
 
 
-def formed(form: str, heard: Heard) -> Any:
-    return heard if form == "plain" else awaitable(heard)
+def formed(form: str, received: RecordingListener) -> Any:
+    return received if form == "plain" else awaitable(received)
 
 
 @pytest.fixture
@@ -115,31 +115,31 @@ def kind(parallel: bool) -> dict[str, Any]:
 
 
 @both
-def test_C_181_a_thousand_wait_while_it_is_paused_and_the_listener_hears_each_once(ny, parallel):
-    heard = Heard()
-    queue, data = feed(ny, heard, **kind(parallel))
+def test_C_181_a_thousand_wait_while_it_is_paused_and_the_listener_receives_each_once(ny, parallel):
+    received = RecordingListener()
+    queue, data = feed(ny, received, **kind(parallel))
     queue.pause()
     for n in range(1000):
         data[n] = n
-    assert queue.queue_size == 1000 and heard.events == []
+    assert queue.queue_size == 1000 and received.events == []
     queue.resume()
     assert queue.wait_until_flushed(LIMIT_S)
-    assert sorted(heard.taken) == list(range(1000)) and not any(event[3] for event in heard.events)
+    assert sorted(received.taken) == list(range(1000)) and not any(event[3] for event in received.events)
     assert queue.is_primary and queue.stats["events_distributed"] == 1000
 
 
 @both
 def test_C_181_a_stop_and_a_start_keep_the_thousand(ny, parallel):
     """A named difference: in Geode a serial queue is empty then."""
-    heard = Heard()
-    queue, data = feed(ny, heard, pause_event_processing=True, **kind(parallel))
+    received = RecordingListener()
+    queue, data = feed(ny, received, pause_event_processing=True, **kind(parallel))
     data.put_all({n: n for n in range(1000)})
     queue.stop()
     assert queue.status == "Not running" and queue.queue_size == (1000 if parallel else 0)
     data["while it is stopped"] = 1
     queue.start()
     assert queue.wait_until_flushed(LIMIT_S)
-    assert sorted(heard.taken) == list(range(1000))
+    assert sorted(received.taken) == list(range(1000))
     assert queue.ledger()["dropped"]["sender not running"] == 1
 
 
@@ -147,9 +147,9 @@ def test_C_181_a_stop_and_a_start_keep_the_thousand(ny, parallel):
 def test_C_181_C_187_C_190_C_193_on_several_members_it_is_refused_by_name(ny, row):
     """A second member that would have the region: with queues, or as an accessor or proxy."""
     type = "REPLICATE" if row == "C-181" else "PARTITION"
-    _queue, data = feed(ny, Heard(), type=type)
+    _queue, data = feed(ny, RecordingListener(), type=type)
     with pywan.Cache("second", locators=str(ny.locator.address)) as second:
-        second.create_async_event_queue("audit", Heard())
+        second.create_async_event_queue("audit", RecordingListener())
         proxy = "_PROXY" if row == "C-193" else ""
         with pytest.raises(PywanError, match="asynchronous event queues"):
             second.create_region("data", type=type + proxy, async_event_queue_ids=["audit"])
@@ -161,9 +161,9 @@ def test_C_181_C_187_C_190_C_193_on_several_members_it_is_refused_by_name(ny, ro
 
 
 @both
-def test_C_182_with_conflation_a_thousand_of_fifteen_hundred_are_heard(ny, parallel):
-    heard = Heard()
-    queue, data = feed(ny, heard, enable_batch_conflation=True, pause_event_processing=True, **kind(parallel))
+def test_C_182_with_conflation_a_thousand_of_fifteen_hundred_are_received(ny, parallel):
+    received = RecordingListener()
+    queue, data = feed(ny, received, enable_batch_conflation=True, pause_event_processing=True, **kind(parallel))
     for n in range(500):
         data[n] = "created"
     for value in ("updated", "updated again"):
@@ -171,13 +171,13 @@ def test_C_182_with_conflation_a_thousand_of_fifteen_hundred_are_heard(ny, paral
             data[n] = value
     queue.resume()
     assert queue.wait_until_flushed(LIMIT_S)
-    assert len(heard.events) == 1000 and queue.ledger()["conflated"] == 500
-    assert all(heard.of(n) == ["created", "updated again"] for n in range(500))
+    assert len(received.events) == 1000 and queue.ledger()["conflated"] == 500
+    assert all(received.of(n) == ["created", "updated again"] for n in range(500))
 
 
 @pytest.mark.parametrize("form", FORMS)
 @both
-def test_C_184_the_listener_fails_once_and_all_hundred_are_heard(ny, parallel, form):
+def test_C_184_the_listener_fails_once_and_all_hundred_are_received(ny, parallel, form):
     failures = iter([ConnectionError("no database")])
 
     def fail_once(batch: Any) -> bool:
@@ -185,69 +185,69 @@ def test_C_184_the_listener_fails_once_and_all_hundred_are_heard(ny, parallel, f
             raise error
         return True
 
-    heard = Heard(fail_once)
-    queue, data = feed(ny, formed(form, heard), dispatcher_threads=1, **kind(parallel))
+    received = RecordingListener(fail_once)
+    queue, data = feed(ny, formed(form, received), dispatcher_threads=1, **kind(parallel))
     for n in range(100):
         data[n] = n
     assert queue.wait_until_flushed(LIMIT_S)
-    assert sorted(heard.taken) == list(range(100))
-    assert queue.stats["possible_duplicates_sent"] == sum(event[3] for event in heard.events) > 0
+    assert sorted(received.taken) == list(range(100))
+    assert queue.stats["possible_duplicates_sent"] == sum(event[3] for event in received.events) > 0
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_C_187_a_parallel_queue_hears_256_of_a_region_and_of_one_colocated_with_it(ny, tmp_path, persistent):
+def test_C_187_a_parallel_queue_receives_256_of_a_region_and_of_one_colocated_with_it(ny, tmp_path, persistent):
     """The queue of a child region only, too: its parent feeds none."""
     if persistent:
         ny.cache.close()
         ny.start_member(dir=tmp_path)
-    heard = Heard()
-    queue = ny.cache.create_async_event_queue("audit", heard, parallel=True, persistent=persistent)
+    received = RecordingListener()
+    queue = ny.cache.create_async_event_queue("audit", received, parallel=True, persistent=persistent)
     parent = ny.cache.create_region("orders", type="PARTITION")
     child = ny.cache.create_region("lines", colocated_with="orders", async_event_queue_ids=["audit"])
     for n in range(256):
         parent[n] = child[n] = n
     assert queue.wait_until_flushed(LIMIT_S)
-    assert sorted(heard.taken) == list(range(256))
+    assert sorted(received.taken) == list(range(256))
     parent.alter(async_event_queue_ids=["audit"])
     parent.put_all({n: -n for n in range(1000)})
     assert queue.wait_until_flushed(LIMIT_S)
-    assert len(heard.events) == 1256
+    assert len(received.events) == 1256
 
 
 def test_C_188_a_parallel_queue_on_a_replicated_region_is_a_configuration_error(ny):
-    ny.cache.create_async_event_queue("audit", Heard(), parallel=True)
+    ny.cache.create_async_event_queue("audit", RecordingListener(), parallel=True)
     with pytest.raises(AsyncEventQueueConfigurationError, match=r"async event queue 'audit' is parallel .*REPLICATE"):
         ny.cache.create_region("data", type="REPLICATE", async_event_queue_ids=["audit"])
     assert ny.cache.regions() == {}
     data = ny.cache.create_region("data", type="REPLICATE", async_event_queue_ids=["later"])
     with pytest.raises(AsyncEventQueueConfigurationError, match="'later' is parallel"):
-        ny.cache.create_async_event_queue("later", Heard(), parallel=True)
+        ny.cache.create_async_event_queue("later", RecordingListener(), parallel=True)
     with pytest.raises(AsyncEventQueueConfigurationError, match="thread does not go with parallel"):
-        ny.cache.create_async_event_queue("third", Heard(), parallel=True, order_policy="thread")
+        ny.cache.create_async_event_queue("third", RecordingListener(), parallel=True, order_policy="thread")
     with pytest.raises(AsyncEventQueueConfigurationError, match="dispatcher_threads: 0"):
-        ny.cache.create_async_event_queue("third", Heard(), dispatcher_threads=0)
+        ny.cache.create_async_event_queue("third", RecordingListener(), dispatcher_threads=0)
     data["k"] = 1
     assert set(ny.cache.async_event_queues()) == {"audit"}
 
 
 @both
-def test_C_191_created_paused_it_hears_nothing_before_a_resume(ny, parallel):
-    heard = Heard()
-    queue, data = feed(ny, heard, pause_event_processing=True, **kind(parallel))
+def test_C_191_created_paused_it_receives_nothing_before_a_resume(ny, parallel):
+    received = RecordingListener()
+    queue, data = feed(ny, received, pause_event_processing=True, **kind(parallel))
     assert queue.is_running and queue.is_paused and queue.status == "Paused"
     for n in range(1000):
         data[n] = n
-    assert queue.queue_size == 1000 and queue.lag()["cause"] == "paused" and heard.batches == []
+    assert queue.queue_size == 1000 and queue.lag()["cause"] == "paused" and received.batches == []
     queue.resume()
     assert queue.wait_until_flushed(LIMIT_S)
-    assert sorted(heard.taken) == list(range(1000)) and queue.status == "Running"
+    assert sorted(received.taken) == list(range(1000)) and queue.status == "Running"
 
 
 @pytest.mark.parametrize("policy", ["key", "partition", "thread", None])
 def test_C_194_every_order_policy_is_complete_and_in_order_of_each_key(ny, policy):
-    heard = Heard()
+    received = RecordingListener()
     attributes = {} if policy is None else {"order_policy": policy}
-    queue, data = feed(ny, heard, type="PARTITION", dispatcher_threads=4, batch_size=10, **attributes)
+    queue, data = feed(ny, received, type="PARTITION", dispatcher_threads=4, batch_size=10, **attributes)
 
     def change(own: int) -> None:
         for n in range(100):
@@ -260,7 +260,7 @@ def test_C_194_every_order_policy_is_complete_and_in_order_of_each_key(ny, polic
     for thread in threads:
         thread.join()
     assert queue.wait_until_flushed(LIMIT_S)
-    assert len(heard.events) == 4000 and all(heard.of(key) == list(range(100)) for key in range(40))
+    assert len(received.events) == 4000 and all(received.of(key) == list(range(100)) for key in range(40))
 
 
 def test_C_196_a_filter_that_closes_the_cache_during_a_bulk_call_ends_it_with_an_error(ny):
@@ -270,37 +270,37 @@ def test_C_196_a_filter_that_closes_the_cache_during_a_bulk_call_ends_it_with_an
             eventually(lambda: data.is_closed)
             return True
 
-    queue, data = feed(ny, Heard(), gateway_event_filters=[Closing()])
+    queue, data = feed(ny, RecordingListener(), gateway_event_filters=[Closing()])
     with pytest.raises(PywanError):
         data.put_all({n: n for n in range(100)})
     eventually(lambda: not queue.is_running)
 
 
 def test_C_197_with_batches_by_time_only_a_batch_has_all_that_came_in_that_time(ny):
-    heard = Heard()
+    received = RecordingListener()
     queue, data = feed(
-        ny, heard, batch_size=-1, batch_time_interval=500, dispatcher_threads=1, pause_event_processing=True
+        ny, received, batch_size=-1, batch_time_interval=500, dispatcher_threads=1, pause_event_processing=True
     )
     data.put_all({n: n for n in range(5000)})
     queue.resume()
-    eventually(lambda: len(heard.events) == 5000)
-    assert heard.batches == [5000]
+    eventually(lambda: len(received.events) == 5000)
+    assert received.batches == [5000]
     began = time.monotonic()
     data["alone"] = 1
-    eventually(lambda: heard.of("alone") == [1])
-    assert heard.called[-1] - began >= 0.4
+    eventually(lambda: received.of("alone") == [1])
+    assert received.called[-1] - began >= 0.4
 
 
 def test_C_199_a_flush_is_true_when_drained_false_at_its_time_out_and_ends_with_a_stop(ny):
-    heard = Heard()
-    queue, data = feed(ny, heard, batch_time_interval=600_000, dispatcher_threads=1)
+    received = RecordingListener()
+    queue, data = feed(ny, received, batch_time_interval=600_000, dispatcher_threads=1)
     data["k"] = 1
     began = time.monotonic()
     assert queue.wait_until_flushed(LIMIT_S) and time.monotonic() - began < SOON_S
-    heard.hold.clear()
+    received.hold.clear()
     data["k"] = 2
     assert queue.wait_until_flushed(0.05) is False
-    heard.hold.set()
+    received.hold.set()
     assert queue.wait_until_flushed(LIMIT_S)
     queue.pause()
     data["k"] = 3
@@ -309,48 +309,48 @@ def test_C_199_a_flush_is_true_when_drained_false_at_its_time_out_and_ends_with_
     waiting.start()
     queue.stop()
     waiting.join(SOON_S)
-    assert flushed == [False] and heard.of("k") == [1, 2]
+    assert flushed == [False] and received.of("k") == [1, 2]
 
 
 # What it hears
 
 
 def test_an_event_says_what_happened_where_and_when(ny):
-    heard: list[Any] = []
-    queue, data = feed(ny, lambda events: heard.extend(events) or True, dispatcher_threads=1)
+    received: list[Any] = []
+    queue, data = feed(ny, lambda events: received.extend(events) or True, dispatcher_threads=1)
     before_ms = int(time.time() * 1000)
     data["k"] = {"price": 1.5}
     data.put("k", 2, callback_argument=("why", 3))
     del data["k"]
     assert queue.wait_until_flushed(LIMIT_S)
-    assert [(e.region, e.operation, e.key, e.value) for e in heard] == [
+    assert [(e.region, e.operation, e.key, e.value) for e in received] == [
         ("data", "create", "k", {"price": 1.5}),
         ("data", "update", "k", 2),
         ("data", "destroy", "k", None),
     ]
-    assert [e.callback_argument for e in heard] == [None, ("why", 3), None]
-    assert {e.origin_site for e in heard} == {1} and not any(e.possible_duplicate for e in heard)
-    assert all(before_ms - 1000 <= e.creation_timestamp <= time.time() * 1000 + 1000 for e in heard)
-    assert len({e.event_id for e in heard}) == 3 and heard[0].event_id.member_id == ny.cache.member_id
-    sequences = [e.sequence for e in heard]
-    assert sequences == list(range(sequences[0], sequences[0] + 3)) and len({e.partition for e in heard}) == 1
-    assert repr(heard[0]) == "<create of 'k' in data>"
+    assert [e.callback_argument for e in received] == [None, ("why", 3), None]
+    assert {e.origin_site for e in received} == {1} and not any(e.possible_duplicate for e in received)
+    assert all(before_ms - 1000 <= e.creation_timestamp <= time.time() * 1000 + 1000 for e in received)
+    assert len({e.event_id for e in received}) == 3 and received[0].event_id.member_id == ny.cache.member_id
+    sequences = [e.sequence for e in received]
+    assert sequences == list(range(sequences[0], sequences[0] + 3)) and len({e.partition for e in received}) == 1
+    assert repr(received[0]) == "<create of 'k' in data>"
 
 
-def test_bulk_changes_are_heard_entry_by_entry(ny):
-    heard = Heard()
-    queue, data = feed(ny, heard)
+def test_bulk_changes_are_received_entry_by_entry(ny):
+    received = RecordingListener()
+    queue, data = feed(ny, received)
     data.put_all({n: n for n in range(300)})
     data.put_columns([b"%d" % n for n in range(300)], [b"v%d" % n for n in range(300)])
     data.remove_all(list(range(100)))
     assert queue.wait_until_flushed(LIMIT_S)
-    assert Counter(event[0] for event in heard.events) == {"create": 600, "destroy": 100}
-    assert heard.of(b"7") == [b"v7"] and heard.of(7) == [7, None]
+    assert Counter(event[0] for event in received.events) == {"create": 600, "destroy": 100}
+    assert received.of(b"7") == [b"v7"] and received.of(7) == [7, None]
 
 
 def test_a_region_feeds_a_sender_and_two_queues_and_each_gets_everything(network):
     ny, ln = network.add("ny ln")
-    first, second, there = Heard(), Heard(), Heard()
+    first, second, there = RecordingListener(), RecordingListener(), RecordingListener()
     sender = ny.send_to(ln)
     queues = [ny.cache.create_async_event_queue(id, each) for id, each in (("first", first), ("ln", second))]
     data = ny.region(type="REPLICATE", async_event_queue_ids=["first", "ln"])
@@ -362,9 +362,9 @@ def test_a_region_feeds_a_sender_and_two_queues_and_each_gets_everything(network
         data[n] = -n
     network.settle()
     assert sender.stats["events_distributed"] == 1000
-    for queue, heard in zip(queues, (first, second, there), strict=True):
+    for queue, received in zip(queues, (first, second, there), strict=True):
         assert queue.wait_until_flushed(LIMIT_S)
-        assert all(heard.of(n) == [n, -n] for n in range(1, 500)), queue
+        assert all(received.of(n) == [n, -n] for n in range(1, 500)), queue
         assert queue.ledger()["distributed"] == 1000
     assert ny.cache.async_event_queue("ln").id == ny.cache.gateway_sender("ln").id == "ln"
 
@@ -373,14 +373,14 @@ def test_events_of_another_site_come_with_their_origin(network):
     """Loop control is for sites: a queue of the receiving site hears what another site made."""
     ny, ln = network.add("ny ln")
     network.connect([("ny", "ln"), ("ln", "ny")])
-    heard: list[Any] = []
-    queue = ln.cache.create_async_event_queue("audit", lambda events: heard.extend(events) or True)
+    received: list[Any] = []
+    queue = ln.cache.create_async_event_queue("audit", lambda events: received.extend(events) or True)
     ln.data.alter(async_event_queue_ids=["audit"])
     ny.data["from ny"] = 1
     ln.data["from ln"] = 2
     network.settle()
     assert queue.wait_until_flushed(LIMIT_S)
-    assert {event.key: event.origin_site for event in heard} == {"from ny": 1, "from ln": 2}
+    assert {event.key: event.origin_site for event in received} == {"from ny": 1, "from ln": 2}
 
 
 def test_a_batch_is_a_sequence_and_stays_as_it_is_after_the_end_of_its_queue(ny):
@@ -412,11 +412,11 @@ def test_a_batch_is_a_sequence_and_stays_as_it_is_after_the_end_of_its_queue(ny)
         type(batch)()
 
 
-def test_a_region_that_is_attached_later_is_heard_from_then_on(ny):
-    heard = Heard()
+def test_events_of_a_region_that_is_attached_later_are_received_from_then_on(ny):
+    received = RecordingListener()
     data = ny.cache.create_region("data", type="REPLICATE", async_event_queue_ids=["audit"])
     data["before the queue"] = 1
-    queue = ny.cache.create_async_event_queue("audit", heard)
+    queue = ny.cache.create_async_event_queue("audit", received)
     other = ny.cache.create_region("other", type="REPLICATE")
     other["before it is attached"] = 1
     other.alter(async_event_queue_ids=["audit"])
@@ -425,12 +425,12 @@ def test_a_region_that_is_attached_later_is_heard_from_then_on(ny):
     other.alter(async_event_queue_ids=[])
     other["after it"] = 1
     assert queue.wait_until_flushed(LIMIT_S)
-    assert sorted(heard.taken) == ["a", "b"] and other.async_event_queue_ids == ()
+    assert sorted(received.taken) == ["a", "b"] and other.async_event_queue_ids == ()
 
 
 @pytest.mark.parametrize("type", ["NORMAL", "LOCAL"])
 def test_regions_that_feed_no_gateway_feed_no_queue_and_it_counts_them(ny, type):
-    queue, data = feed(ny, Heard(), type=type)
+    queue, data = feed(ny, RecordingListener(), type=type)
     data.put_all({n: n for n in range(100)})
     assert queue.stats["events_received"] == queue.stats["not_queued_event"] == 100 and queue.queue_size == 0
 
@@ -464,17 +464,17 @@ def test_a_batch_on_which_it_fails_comes_again_marked_after_a_growing_pause_and_
     ny, caplog, failure, form
 ):
     answer, words = FAILURES[failure]
-    heard = Heard(answer)
-    queue, data = feed(ny, formed(form, heard), dispatcher_threads=1, batch_time_interval=0)
+    received = RecordingListener(answer)
+    queue, data = feed(ny, formed(form, received), dispatcher_threads=1, batch_time_interval=0)
     data["k"] = 1
-    eventually(lambda: len(heard.called) >= 4)
+    eventually(lambda: len(received.called) >= 4)
     assert queue.status == "Running, listener fails" and words in queue.lag()["cause"]
     assert queue.lag()["cause"].startswith("listener fails: ")
-    heard.answer = lambda batch: True
+    received.answer = lambda batch: True
     assert queue.wait_until_flushed(LIMIT_S)
-    assert heard.repeated[0] == ("k", False) and set(heard.repeated[1:]) == {("k", True)}
-    assert heard.events == [("create", "k", 1, True)]
-    pauses = [after - before for before, after in zip(heard.called, heard.called[1:], strict=False)]
+    assert received.repeated[0] == ("k", False) and set(received.repeated[1:]) == {("k", True)}
+    assert received.events == [("create", "k", 1, True)]
+    pauses = [after - before for before, after in zip(received.called, received.called[1:], strict=False)]
     assert all(pause >= 0.05 * 2**n for n, pause in enumerate(pauses))
     said = [record for record in caplog.records if "listener fails" in record.getMessage()]
     assert len(said) == 1 and "async event queue audit" in said[0].getMessage() and words in said[0].getMessage()
@@ -482,15 +482,15 @@ def test_a_batch_on_which_it_fails_comes_again_marked_after_a_growing_pause_and_
 
 
 def test_others_go_on_while_one_dispatcher_has_a_batch_that_fails(ny):
-    heard = Heard(lambda batch: all(event.key != "bad" for event in batch))
-    queue, data = feed(ny, heard, dispatcher_threads=4, batch_time_interval=0)
+    received = RecordingListener(lambda batch: all(event.key != "bad" for event in batch))
+    queue, data = feed(ny, received, dispatcher_threads=4, batch_time_interval=0)
     data["bad"] = 1
     eventually(lambda: queue.status == "Running, listener fails")
     data.put_all({n: n for n in range(1000)})
-    eventually(lambda: len(heard.events) > 500)
-    assert "bad" not in heard.taken and queue.status == "Running, listener fails"
-    heard.answer = lambda batch: True
-    assert queue.wait_until_flushed(LIMIT_S) and len(heard.events) == 1001
+    eventually(lambda: len(received.events) > 500)
+    assert "bad" not in received.taken and queue.status == "Running, listener fails"
+    received.answer = lambda batch: True
+    assert queue.wait_until_flushed(LIMIT_S) and len(received.events) == 1001
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -501,34 +501,36 @@ def test_after_so_many_tries_the_events_that_fail_alone_are_parked_and_a_replay_
                 raise ValueError(f"no column for {event.value}")
         return True
 
-    heard = Heard(refuse)
-    queue, data = feed(ny, formed(form, heard), dispatcher_threads=1, park_after_tries=3, pause_event_processing=True)
+    received = RecordingListener(refuse)
+    queue, data = feed(
+        ny, formed(form, received), dispatcher_threads=1, park_after_tries=3, pause_event_processing=True
+    )
     data.put_all({n: n for n in range(5)})
     data["bad"] = "b"
     data.put_all({n: n for n in range(5, 10)})
     queue.resume()
     assert queue.wait_until_flushed(LIMIT_S)
-    assert heard.taken == list(range(10)) and heard.batches == [11, 11, 11, *[1] * 11]
+    assert received.taken == list(range(10)) and received.batches == [11, 11, 11, *[1] * 11]
     ledger = queue.ledger()
     assert queue.parked_count == ledger["parked"] == 1 and ledger["distributed"] == 10
     (parked,) = queue.parked()
     assert (parked["region"], parked["key"], parked["value"]) == ("data", "bad", "b")
     assert parked["reason"] == "ValueError: no column for b"
     assert [r.getMessage() for r in caplog.records if "is parked" in r.getMessage() and "no column" in r.getMessage()]
-    heard.answer = lambda batch: True
+    received.answer = lambda batch: True
     assert queue.replay_parked() == 1 and queue.wait_until_flushed(LIMIT_S)
-    assert heard.of("bad") == ["b"] and queue.parked_count == 0
-    heard.answer = refuse
+    assert received.of("bad") == ["b"] and queue.parked_count == 0
+    received.answer = refuse
     data["bad"] = "c"
     eventually(lambda: queue.parked_count == 1)
     assert queue.drop_parked() == 1 and queue.wait_until_flushed(LIMIT_S) and queue.lag()["cause"] == "none"
 
 
 def test_the_number_of_tries_can_be_altered_while_it_fails_for_ever(ny):
-    heard = Heard(lambda batch: False)
-    queue, data = feed(ny, heard, dispatcher_threads=1)
+    received = RecordingListener(lambda batch: False)
+    queue, data = feed(ny, received, dispatcher_threads=1)
     data["k"] = 1
-    eventually(lambda: len(heard.called) >= 3)
+    eventually(lambda: len(received.called) >= 3)
     queue.alter(park_after_tries=2)
     eventually(lambda: queue.parked_count == 1)
     assert queue.wait_until_flushed(LIMIT_S) and "returned False" in queue.parked()[0]["reason"]
@@ -549,14 +551,14 @@ def test_an_answer_that_is_a_coroutine_fails_with_the_remedy(ny, recwarn):
 
 
 def test_lag_tells_a_slow_listener_a_pause_and_a_stop(ny):
-    heard = Heard()
-    queue, data = feed(ny, heard, dispatcher_threads=1)
-    heard.hold.clear()
+    received = RecordingListener()
+    queue, data = feed(ny, received, dispatcher_threads=1)
+    received.hold.clear()
     data.put_all({n: n for n in range(1000)})
-    assert heard.inside.wait(LIMIT_S)
+    assert received.inside.wait(LIMIT_S)
     eventually(lambda: queue.lag()["cause"] == "listener slow")
     assert queue.lag()["events"] == 1000 and queue.lag()["seconds"] > 0
-    heard.hold.set()
+    received.hold.set()
     assert queue.wait_until_flushed(LIMIT_S)
     queue.pause()
     data["k"] = 1
@@ -566,8 +568,8 @@ def test_lag_tells_a_slow_listener_a_pause_and_a_stop(ny):
 
 
 def test_a_start_with_clean_queues_forgets_what_failed(ny):
-    heard = Heard(lambda batch: False)
-    queue, data = feed(ny, heard, dispatcher_threads=1)
+    received = RecordingListener(lambda batch: False)
+    queue, data = feed(ny, received, dispatcher_threads=1)
     data["k"] = 1
     eventually(lambda: queue.status == "Running, listener fails")
     queue.stop()
@@ -582,51 +584,51 @@ def test_a_start_with_clean_queues_forgets_what_failed(ny):
 @pytest.mark.parametrize("form", ["plain", "async", "async that blocks its loop"])
 def test_a_listener_that_hangs_is_named_and_holds_neither_stop_nor_close(ny, caplog, monkeypatch, form):
     monkeypatch.setattr(dispatchers, "JOIN_TIMEOUT_S", 0.2)
-    heard, go_on = Heard(), threading.Event()
+    received, go_on = RecordingListener(), threading.Event()
 
     class Waits:
         async def process_events(self, events: Any) -> bool:
-            heard.inside.set()
+            received.inside.set()
             while not go_on.is_set():
                 await asyncio.sleep(0.001)
             return True
 
         async def close(self) -> None:
-            heard.close()
+            received.close()
 
-    heard.hold.clear()
-    listener = Waits() if form == "async" else formed(form.split()[0], heard)
+    received.hold.clear()
+    listener = Waits() if form == "async" else formed(form.split()[0], received)
     queue, data = feed(ny, listener, dispatcher_threads=1)
     data["k"] = 1
-    assert heard.inside.wait(LIMIT_S)
+    assert received.inside.wait(LIMIT_S)
     with pytest.raises(GatewaySenderError, match="async event queue 'audit': async-queue-audit-0 did not end within"):
         queue.stop()
     with pytest.raises(GatewaySenderError, match="did not end yet; a filter or a listener may hang"):
         queue.start()
     began = time.monotonic()
     ny.cache.close()
-    assert time.monotonic() - began < SOON_S and heard.closed == 0
+    assert time.monotonic() - began < SOON_S and received.closed == 0
     assert "async event queue audit: 1 queued" in "".join(r.getMessage() for r in caplog.records)
     go_on.set()
-    heard.hold.set()
-    eventually(lambda: heard.closed == 1, what="the close of a listener whose last call has returned")
+    received.hold.set()
+    eventually(lambda: received.closed == 1, what="the close of a listener whose last call has returned")
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_listener_that_hung_goes_on_where_it_was(ny, monkeypatch, form):
     monkeypatch.setattr(dispatchers, "JOIN_TIMEOUT_S", 0.2)
-    heard = Heard()
-    heard.hold.clear()
-    queue, data = feed(ny, formed(form, heard), dispatcher_threads=1, batch_size=10)
+    received = RecordingListener()
+    received.hold.clear()
+    queue, data = feed(ny, formed(form, received), dispatcher_threads=1, batch_size=10)
     data.put_all({n: n for n in range(100)})
-    assert heard.inside.wait(LIMIT_S)
+    assert received.inside.wait(LIMIT_S)
     with pytest.raises(GatewaySenderError, match="did not end within"):
         queue.stop()
-    heard.hold.set()
+    received.hold.set()
     eventually(lambda: not queue._core.dispatchers.late_threads())
     queue.start()
     assert queue.wait_until_flushed(LIMIT_S)
-    assert set(heard.taken) == set(range(100)) and heard.closed == 0
+    assert set(received.taken) == set(range(100)) and received.closed == 0
     queue._core.stop()
 
 
@@ -639,11 +641,11 @@ def test_a_listener_may_close_the_cache(ny, form):
         closed.set()
         return True
 
-    heard = Heard(close)
-    queue, data = feed(ny, formed(form, heard))
+    received = RecordingListener(close)
+    queue, data = feed(ny, formed(form, received))
     data["k"] = 1
     assert closed.wait(LIMIT_S) and ny.cache.is_closed
-    eventually(lambda: heard.closed == 1)
+    eventually(lambda: received.closed == 1)
     assert not queue.is_running
 
 
@@ -658,11 +660,11 @@ def test_a_listener_may_stop_and_destroy_its_queue(ny, form):
         done.set()
         return True
 
-    heard = Heard(destroy)
-    queue, data = feed(ny, formed(form, heard))
+    received = RecordingListener(destroy)
+    queue, data = feed(ny, formed(form, received))
     data["k"] = 1
     assert done.wait(LIMIT_S)
-    eventually(lambda: heard.closed == 1)
+    eventually(lambda: received.closed == 1)
     assert ny.cache.async_event_queues() == {}
 
 
@@ -677,12 +679,12 @@ def test_a_listener_may_change_the_region_that_it_listens_to(ny, parallel, form)
                 data[event.key] = event.value - 1
         return True
 
-    heard = Heard(go_on)
-    queue, data = feed(ny, formed(form, heard), **kind(parallel))
+    received = RecordingListener(go_on)
+    queue, data = feed(ny, formed(form, received), **kind(parallel))
     data.put_all({f"k{n}": 50 for n in range(20)})
     assert queue.wait_until_flushed(LIMIT_S)
-    eventually(lambda: len(heard.events) == 20 * 51)
-    assert all(heard.of(f"k{n}") == list(range(50, -1, -1)) for n in range(20))
+    eventually(lambda: len(received.events) == 20 * 51)
+    assert all(received.of(f"k{n}") == list(range(50, -1, -1)) for n in range(20))
     assert queue.ledger()["distributed"] == 20 * 51
 
 
@@ -697,30 +699,30 @@ def test_a_child_that_comes_back_out_of_a_listener_ends_there(ny, form):
             statuses.append(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         return True
 
-    heard = Heard(fork)
-    queue, data = feed(ny, formed(form, heard), dispatcher_threads=1)
+    received = RecordingListener(fork)
+    queue, data = feed(ny, formed(form, received), dispatcher_threads=1)
     data["k"] = 1
     assert queue.wait_until_flushed(LIMIT_S)
-    assert statuses == [forks.STRAYED] and heard.taken == ["k"]
+    assert statuses == [forks.STRAYED] and received.taken == ["k"]
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_its_listener_is_closed_once_and_hears_nothing_after(ny, form):
-    heard = Heard()
-    queue, data = feed(ny, formed(form, heard))
+def test_its_listener_is_closed_once_and_receives_nothing_after(ny, form):
+    received = RecordingListener()
+    queue, data = feed(ny, formed(form, received))
     data["k"] = 1
     assert queue.wait_until_flushed(LIMIT_S)
     queue.stop()
     queue.start()
-    assert heard.closed == 0
+    assert received.closed == 0
     ny.cache.close()
     ny.cache.close()
-    assert heard.closed == 1 and heard.taken == ["k"]
+    assert received.closed == 1 and received.taken == ["k"]
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_an_error_in_its_close_is_logged_and_holds_nobody(ny, caplog, form):
-    class Fails(Heard):
+    class Fails(RecordingListener):
         def close(self) -> None:
             raise Odd
 
@@ -777,7 +779,7 @@ def test_ctrl_c_ends_a_process_whose_listener_hangs(ny, how):
 # Filters, substitution, conflation
 
 
-def test_filters_choose_and_hear_what_the_listener_has_done_with(ny):
+def test_filters_choose_and_are_told_what_the_listener_has_done_with(ny):
     class Filter(pywan.GatewayEventFilter):
         acknowledged: list[Any] = []  # noqa: RUF012
 
@@ -790,18 +792,18 @@ def test_filters_choose_and_hear_what_the_listener_has_done_with(ny):
         def after_acknowledgement(self, event: Any) -> None:
             self.acknowledged.append(event.key)
 
-    heard, filter = Heard(), Filter()
-    queue, data = feed(ny, heard, gateway_event_filters=[filter])
+    received, filter = RecordingListener(), Filter()
+    queue, data = feed(ny, received, gateway_event_filters=[filter])
     for n in range(400):
         data[n] = n
     assert queue.wait_until_flushed(LIMIT_S)
-    assert sorted(heard.taken) == list(range(0, 400, 4))
-    assert sorted(filter.acknowledged) == sorted(heard.taken)
+    assert sorted(received.taken) == list(range(0, 400, 4))
+    assert sorted(filter.acknowledged) == sorted(received.taken)
     ledger = queue.ledger()
     assert ledger["filtered_before_enqueue"] == 200 and ledger["filtered_before_transmit"] == 100
     queue.alter(gateway_event_filters=())
     data[1] = 1
-    assert queue.wait_until_flushed(LIMIT_S) and 1 in heard.taken
+    assert queue.wait_until_flushed(LIMIT_S) and 1 in received.taken
 
 
 def test_a_substitution_filter_says_what_the_listener_gets_and_what_it_fails_on_is_parked(ny):
@@ -813,15 +815,15 @@ def test_a_substitution_filter_says_what_the_listener_gets_and_what_it_fails_on_
                 raise Odd
             return {"masked": event.value}
 
-    heard, mask = Heard(), Mask()
-    queue, data = feed(ny, heard, gateway_event_substitution_filter=mask)
+    received, mask = RecordingListener(), Mask()
+    queue, data = feed(ny, received, gateway_event_substitution_filter=mask)
     data["card"], data["bad"] = "1234", "5678"
     assert queue.wait_until_flushed(LIMIT_S)
-    assert heard.of("card") == [{"masked": "1234"}] and data["card"] == "1234" and heard.of("bad") == []
+    assert received.of("card") == [{"masked": "1234"}] and data["card"] == "1234" and received.of("bad") == []
     assert queue.parked_count == 1 and queue.ledger()["withheld"] == 1
     mask.fails = False
     assert queue.replay_parked() == 1 and queue.wait_until_flushed(LIMIT_S)
-    assert heard.of("bad") == [{"masked": "5678"}]
+    assert received.of("bad") == [{"masked": "5678"}]
 
 
 # Memory and disk
@@ -829,14 +831,14 @@ def test_a_substitution_filter_says_what_the_listener_gets_and_what_it_fails_on_
 
 @both
 def test_beyond_its_memory_it_overflows_and_loses_nothing(ny, parallel):
-    heard, value = Heard(), os.urandom(10_000)
-    queue, data = feed(ny, heard, maximum_queue_memory=1, pause_event_processing=True, **kind(parallel))
+    received, value = RecordingListener(), os.urandom(10_000)
+    queue, data = feed(ny, received, maximum_queue_memory=1, pause_event_processing=True, **kind(parallel))
     for n in range(1000):
         data[n % 400] = value + b"%d" % n
     assert queue.stats["entries_overflowed_bytes"] > 5 << 20 and queue.stats["queue_memory_bytes"] < 6 << 20
     queue.resume()
     assert queue.wait_until_flushed(LIMIT_S)
-    assert all(heard.of(key) == [value + b"%d" % n for n in range(key, 1000, 400)] for key in range(400))
+    assert all(received.of(key) == [value + b"%d" % n for n in range(key, 1000, 400)] for key in range(400))
     assert queue.stats["entries_overflowed_bytes"] == 0
 
 
@@ -844,27 +846,27 @@ def test_beyond_its_memory_it_overflows_and_loses_nothing(ny, parallel):
 def test_a_persistent_queue_and_its_parked_events_survive_a_restart_of_the_member(ny, tmp_path, parallel):
     attributes = {"persistent": True, "park_after_tries": 1, "dispatcher_threads": 2, **kind(parallel)}
 
-    def begin(heard: Heard, **more: Any) -> tuple[Any, Any]:
+    def begin(received: RecordingListener, **more: Any) -> tuple[Any, Any]:
         ny.cache.close()
         ny.start_member(dir=tmp_path)
-        return feed(ny, heard, **{**attributes, **more})
+        return feed(ny, received, **{**attributes, **more})
 
-    queue, data = begin(Heard(lambda batch: all(event.key != "bad" for event in batch)))
+    queue, data = begin(RecordingListener(lambda batch: all(event.key != "bad" for event in batch)))
     data["bad"] = 1
     eventually(lambda: queue.parked_count == 1)
     queue.pause()
     data.put_all({n: n for n in range(1000)})
-    heard = Heard()
-    queue, data = begin(heard, pause_event_processing=True)
+    received = RecordingListener()
+    queue, data = begin(received, pause_event_processing=True)
     assert queue.queue_size == 1000 and queue.parked_count == 1 and queue.volatile_events() == {}
     assert "listener" in queue.parked()[0]["reason"]
     assert queue.replay_parked() == 1
     queue.resume()
     assert queue.wait_until_flushed(LIMIT_S)
-    assert set(heard.taken) == {*range(1000), "bad"}
+    assert set(received.taken) == {*range(1000), "bad"}
     data.alter(async_event_queue_ids=[])
     queue.destroy()
-    queue, data = begin(heard)
+    queue, data = begin(received)
     assert queue.queue_size == 0 and queue.parked_count == 0
 
 
@@ -936,10 +938,10 @@ def test_kill_9_and_a_restart_lose_no_event_keep_the_order_of_keys_and_mark_repe
     child = run(-1)
     balanced, _repeats = json.loads(child.communicate(timeout=LIMIT_S)[0])
     assert child.returncode == 0 and balanced
-    heard: dict[int, list[tuple[int, bool]]] = {}
+    received: dict[int, list[tuple[int, bool]]] = {}
     for line in (tmp_path / "heard").read_text().splitlines():
         key, n, repeated = map(int, line.split())
-        heard.setdefault(key, []).append((n, bool(repeated)))
+        received.setdefault(key, []).append((n, bool(repeated)))
     put: dict[int, list[int]] = {}
     for line in (tmp_path / "put").read_text().splitlines():
         key, n = map(int, line.split())
@@ -947,7 +949,7 @@ def test_kill_9_and_a_restart_lose_no_event_keep_the_order_of_keys_and_mark_repe
     for key, numbers in put.items():
         seen: set[int] = set()
         last = -1
-        for n, repeated in heard[key]:
+        for n, repeated in received[key]:
             assert repeated or n not in seen, f"{n} of key {key} came again unmarked"
             assert n > last or repeated, f"{n} of key {key} came behind {last}"
             last = n
@@ -963,10 +965,10 @@ def count_of(file: Path) -> int:
 
 
 def test_ids_are_unique_among_queues_and_apart_from_those_of_senders(ny):
-    heard = Heard()
-    queue = ny.cache.create_async_event_queue("ln", heard)
+    received = RecordingListener()
+    queue = ny.cache.create_async_event_queue("ln", received)
     with pytest.raises(IllegalStateError, match="async event queue with id 'ln' is already defined"):
-        ny.cache.create_async_event_queue("ln", Heard())
+        ny.cache.create_async_event_queue("ln", RecordingListener())
     ny.cache.create_gateway_sender("ln", remote_distributed_system_id=2)
     with pytest.raises(PywanError, match="AsyncEventQueue_"):
         ny.cache.create_gateway_sender("AsyncEventQueue_x", remote_distributed_system_id=2)
@@ -975,25 +977,25 @@ def test_ids_are_unique_among_queues_and_apart_from_those_of_senders(ny):
     assert ny.cache.async_event_queues() == {"ln": queue} and ny.cache.async_event_queue("ln") is queue
     with pytest.raises(NotFoundError, match="no async event queue 'tk'; it has ln"):
         ny.cache.async_event_queue("tk")
-    assert queue.async_event_listener is heard
+    assert queue.async_event_listener is received
     assert repr(queue) == "<AsyncEventQueue ln, Running, 0 queued, 0 parked>" and "listener" in queue._repr_html_()
 
 
 def test_a_member_has_at_most_128_senders_and_queues_together(ny):
     for n in range(126):
-        ny.cache.create_async_event_queue(f"q{n}", Heard(), dispatcher_threads=1)
+        ny.cache.create_async_event_queue(f"q{n}", RecordingListener(), dispatcher_threads=1)
     for id in ("ln", "tk"):
         ny.cache.create_gateway_sender(id, remote_distributed_system_id=2, manual_start=True)
     with pytest.raises(IllegalStateError, match="128 senders and asynchronous event queues"):
-        ny.cache.create_async_event_queue("one_more", Heard())
+        ny.cache.create_async_event_queue("one_more", RecordingListener())
     with pytest.raises(IllegalStateError, match="128 senders and asynchronous event queues"):
         ny.cache.create_gateway_sender("one_more", remote_distributed_system_id=2)
     ny.cache.async_event_queue("q0").destroy()
-    ny.cache.create_async_event_queue("one_more", Heard(), dispatcher_threads=1)
+    ny.cache.create_async_event_queue("one_more", RecordingListener(), dispatcher_threads=1)
 
 
 def test_a_queue_that_a_region_names_is_not_destroyed(ny):
-    queue, data = feed(ny, Heard())
+    queue, data = feed(ny, RecordingListener())
     with pytest.raises(GatewaySenderError, match="async event queue 'audit' is attached to region data"):
         queue.destroy()
     data["k"] = 1
@@ -1029,7 +1031,7 @@ class Unmade(pywan.AsyncEventListener):
         (7, "has no method process_events or process_arrow"),
         (Misspelt, "has no method process_events or process_arrow"),
         (Unmade, "cannot be created: Odd: no database"),
-        (["queue_listeners:Heard", "queue_listeners:Failing"], "there can be one"),
+        (["queue_listeners:RecordingListener", "queue_listeners:Failing"], "there can be one"),
     ],
 )
 def test_what_is_no_listener_is_refused_by_name(ny, listener, words):
@@ -1042,38 +1044,38 @@ def test_what_is_no_listener_is_refused_by_name(ny, listener, words):
 
 @pytest.mark.parametrize("how", ["class", "object", "function", "method", "callable", "async callable"])
 def test_a_listener_is_a_class_an_object_or_anything_that_can_be_called(ny, how):
-    heard = Heard()
+    received = RecordingListener()
 
     class Callable:
         def __call__(self, events: Any) -> bool:
-            return heard.process_events(events)
+            return received.process_events(events)
 
     class Awaitable:
         async def __call__(self, events: Any) -> bool:
-            return heard.process_events(events)
+            return received.process_events(events)
 
-    class Made(Heard):
+    class Made(RecordingListener):
         def process_events(self, events: Any) -> bool:
-            return heard.process_events(events)
+            return received.process_events(events)
 
     listeners = {
         "class": Made,
         "object": Made(),
-        "function": lambda events: heard.process_events(events),
-        "method": heard.process_events,
+        "function": lambda events: received.process_events(events),
+        "method": received.process_events,
         "callable": Callable(),
         "async callable": Awaitable(),
     }
     queue, data = feed(ny, listeners[how])
     data["k"] = 1
-    assert queue.wait_until_flushed(LIMIT_S) and heard.taken == ["k"]
+    assert queue.wait_until_flushed(LIMIT_S) and received.taken == ["k"]
 
 
 def test_words_about_it_call_it_by_its_kind(ny, caplog):
     """Not a gateway sender AsyncEventQueue_audit, and not a sender."""
     caplog.set_level("INFO")
-    heard = Heard(lambda batch: False)
-    queue, data = feed(ny, heard, dispatcher_threads=1)
+    received = RecordingListener(lambda batch: False)
+    queue, data = feed(ny, received, dispatcher_threads=1)
     data.put_all({n: n for n in range(3)})
     eventually(lambda: queue.status == "Running, listener fails")
     assert queue.volatile_events() == {"queued": 3}
@@ -1093,8 +1095,8 @@ def test_words_about_it_call_it_by_its_kind(ny, caplog):
 
 
 def test_the_end_of_a_member_waits_until_its_listener_has_everything(ny):
-    heard = Heard()
-    queue, data = feed(ny, heard, batch_time_interval=600_000, dispatcher_threads=1)
+    received = RecordingListener()
+    queue, data = feed(ny, received, batch_time_interval=600_000, dispatcher_threads=1)
     data.put_all({n: n for n in range(50)})
     ny.cache.close(-1)
-    assert len(heard.events) == 50 and queue.volatile_events() == {} and heard.closed == 1
+    assert len(received.events) == 50 and queue.volatile_events() == {} and received.closed == 1

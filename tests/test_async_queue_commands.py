@@ -12,15 +12,15 @@ from pywan.config import cache_xml
 from pywan.errors import CacheXmlError, ConfigurationError
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.control import call_once
-from queue_listeners import Failing, Heard
+from queue_listeners import Failing, RecordingListener
 
-CREATE = "create async-event-queue --id=audit --listener=queue_listeners:Heard"
+CREATE = "create async-event-queue --id=audit --listener=queue_listeners:RecordingListener"
 
 
 @pytest.fixture
 def start(tmp_path):
     made = []
-    Heard.made.clear()
+    RecordingListener.made.clear()
 
     def start(allow="queue_listeners", **more):
         site = CommandedSite(tmp_path, allow_callbacks=allow, **more)
@@ -55,14 +55,14 @@ def test_a_queue_is_made_altered_paused_resumed_and_destroyed(site):
         )
     )
     assert done["status"] == 'AsyncEventQueue "audit" created on "server"' and done["changed"]
-    (listener,) = Heard.made
+    (listener,) = RecordingListener.made
     assert listener.parameters == {"url": "sqlite:a#b.db", "user": "me"}
     made = attributes_of(site)
     assert (made.batch_size, made.batch_time_interval, made.maximum_queue_memory) == (50, 7, 3)
     assert (made.dispatcher_threads, made.order_policy, made.enable_batch_conflation) == (2, "partition", True)
     site.do("create region --name=data --type=REPLICATE --async-event-queue-id=audit")
     site.cache.region("data")["k"] = 1
-    eventually(lambda: listener.heard == [("data", "create", "k", 1)])
+    eventually(lambda: listener.received == [("data", "create", "k", 1)])
     site.do("alter async-event-queue --id=audit --batch-size=60 --batch-time-interval=9 --park-after-tries=4")
     assert (attributes_of(site).batch_size, attributes_of(site).park_after_tries) == (60, 4)
     assert "is paused" in only(site.do("pause async-event-queue --id=audit"))["status"]
@@ -71,7 +71,7 @@ def test_a_queue_is_made_altered_paused_resumed_and_destroyed(site):
     assert site.cache.async_event_queue("audit").queue_size == 1
     assert "is resumed" in only(site.do("resume async-event-queue-dispatcher --id=audit"))["status"]
     assert "is not paused" in only(site.do("resume async-event-queue-dispatcher --id=audit"))["status"]
-    eventually(lambda: len(listener.heard) == 2)
+    eventually(lambda: len(listener.received) == 2)
     with pytest.raises(CommandFailed, match="async event queue 'audit' is attached to region data; detach it"):
         site.do("destroy async-event-queue --id=audit")
     site.do("alter region --name=data --async-event-queue-id=''")
@@ -83,7 +83,7 @@ def test_a_queue_that_is_there_or_not_there_is_said_or_skipped(site):
     site.do(CREATE)
     with pytest.raises(CommandFailed, match="async event queue with id 'audit' is already defined"):
         site.do(CREATE)
-    assert not only(site.do(f"{CREATE} --if-not-exists"))["changed"] and len(Heard.made) == 1
+    assert not only(site.do(f"{CREATE} --if-not-exists"))["changed"] and len(RecordingListener.made) == 1
     for command in (
         "destroy async-event-queue",
         "alter async-event-queue --batch-size=5",
@@ -106,7 +106,7 @@ def test_a_queue_that_is_there_or_not_there_is_said_or_skipped(site):
     ("line", "words"),
     [
         ("create async-event-queue --id=q", "--listener"),
-        ("create async-event-queue --listener=queue_listeners:Heard", "--id"),
+        ("create async-event-queue --listener=queue_listeners:RecordingListener", "--id"),
         ("create async-event-queue --id=q --listener=queue_listeners:NoListener", "has no method process_events"),
         ("create async-event-queue --id=q --listener=queue_listeners:Nobody", "has no class"),
         ("create async-event-queue --id=q --listener=queue_listeners", "write package.module:Class"),
@@ -131,7 +131,7 @@ def test_an_alteration_that_cannot_be_made_changes_nothing(site):
         with pytest.raises(CommandFailed):
             site.do(f"alter async-event-queue --id=audit {line}")
     (thing,) = site.locator.cluster_configuration()
-    assert thing["attributes"] == {"async_event_listener": "queue_listeners:Heard"}
+    assert thing["attributes"] == {"async_event_listener": "queue_listeners:RecordingListener"}
     assert attributes_of(site).batch_size == 100
 
 
@@ -183,7 +183,7 @@ def test_parked_events_of_a_queue_are_listed_replayed_and_dropped(site, monkeypa
     monkeypatch.setattr(Failing, "fails", False)
     assert only(site.do("replay parked-events --async-event-queue-id=audit"))["replayed"] == 2
     assert queue.wait_until_flushed(LIMIT_S) and queue.parked_count == 0
-    assert sorted(Failing.made[0].heard) == [("data", "create", "a", 1), ("data", "create", "b", 2)]
+    assert sorted(Failing.made[0].received) == [("data", "create", "a", 1), ("data", "create", "b", 2)]
     monkeypatch.setattr(Failing, "fails", True)
     site.cache.region("data")["c"] = 3
     eventually(lambda: queue.parked_count == 1)
@@ -206,7 +206,7 @@ def test_a_queue_that_a_region_names_and_nobody_made_is_noted(site):
     altered = only(site.do("alter region --name=data --gateway-sender-id=ln --async-event-queue-id=audit"))
     assert "note" not in altered["status"]
     site.cache.region("data")["k"] = 1
-    eventually(lambda: Heard.made[0].heard == [("data", "create", "k", 1)])
+    eventually(lambda: RecordingListener.made[0].received == [("data", "create", "k", 1)])
 
 
 # What is kept
@@ -219,9 +219,9 @@ def test_a_created_queue_is_kept_and_made_by_members_that_start(site):
     site.restart_locator()
     site.restart()
     assert site.problems == [] and attributes_of(site).batch_size == 6
-    assert Heard.made[-1].parameters == {"url": "db"}
+    assert RecordingListener.made[-1].parameters == {"url": "db"}
     site.cache.region("data")["k"] = 1
-    eventually(lambda: Heard.made[-1].heard == [("data", "create", "k", 1)])
+    eventually(lambda: RecordingListener.made[-1].received == [("data", "create", "k", 1)])
     with pywan.Cache(
         "second", locators=str(site.locator.address), allow_callbacks="queue_listeners"
     ) as second:  # Its region is on one member only.
@@ -259,7 +259,7 @@ def test_the_configuration_goes_into_a_cache_xml_and_back(site, tmp_path):
     site.do("destroy disk-store --name=kept")
     site.do(f"import cluster-configuration --xml-file={file}")
     assert site.locator.cluster_configuration() == wanted
-    assert Heard.made[-1].parameters == {"url": "a<b&c"} and attributes_of(site).maximum_queue_memory == 7
+    assert RecordingListener.made[-1].parameters == {"url": "a<b&c"} and attributes_of(site).maximum_queue_memory == 7
     assert site.cache.region("data").async_event_queue_ids == ("audit",)
 
 
@@ -268,7 +268,7 @@ QUEUE_XML = """
     pause-event-processing="true" disk-synchronous="true" order-policy="key" dispatcher-threads="3">
   <gateway-event-filter><class-name>queue_listeners:Filter</class-name></gateway-event-filter>
   <async-event-listener>
-    <class-name>queue_listeners:Heard</class-name>
+    <class-name>queue_listeners:RecordingListener</class-name>
     <parameter name="url"><string>db</string></parameter>
   </async-event-listener>
 </async-event-queue>
@@ -284,10 +284,10 @@ def test_a_cache_xml_makes_queues_before_regions_and_needs_no_permission(start):
     site.restart()
     made = attributes_of(site)
     assert (made.batch_size, made.parallel, made.maximum_queue_memory, made.dispatcher_threads) == (7, True, 9, 3)
-    assert site.cache.async_event_queue("audit").is_paused and Heard.made[-1].parameters == {"url": "db"}
+    assert site.cache.async_event_queue("audit").is_paused and RecordingListener.made[-1].parameters == {"url": "db"}
     site.cache.region("data")["k"] = 1
     site.do("resume async-event-queue-dispatcher --id=audit")
-    eventually(lambda: Heard.made[-1].heard == [("data", "create", "k", 1)])
+    eventually(lambda: RecordingListener.made[-1].received == [("data", "create", "k", 1)])
 
 
 @pytest.mark.parametrize(
@@ -296,13 +296,13 @@ def test_a_cache_xml_makes_queues_before_regions_and_needs_no_permission(start):
         ('<async-event-queue id="q"/>', "async_event_listener is required"),
         ("<async-event-queue/>", "needs the attribute 'id'"),
         (QUEUE_XML + '<async-event-queue id="audit"/>', "async_event_listener is required"),
-        (QUEUE_XML.replace("Heard", "Nobody"), "has no class"),
+        (QUEUE_XML.replace("RecordingListener", "Nobody"), "has no class"),
         (QUEUE_XML.replace("PARTITION", "REPLICATE"), "async event queue 'audit' is parallel"),
         (QUEUE_XML.replace('batch-size="7"', 'batch-size="seven"'), "batch_size"),
         (QUEUE_XML.replace("batch-size", "batch-sise"), "'batch-sise' of <async-event-queue> is not known"),
         (QUEUE_XML.replace(" id", ' forward-expiration-destroy="true" id'), "entries do not expire"),
         (QUEUE_XML.replace("</async-event-listener>", "</async-event-listener><async-event-listener><class-name>"
-         "queue_listeners:Heard</class-name></async-event-listener>"), "a second <async-event-listener>"),
+         "queue_listeners:RecordingListener</class-name></async-event-listener>"), "a second <async-event-listener>"),
         (QUEUE_XML.replace('persistent="false"', 'persistent="true" disk-store-name="kept"'), "'kept' not found"),
     ],
 )  # fmt: skip
@@ -315,11 +315,11 @@ def test_a_cache_xml_that_is_wrong_is_refused_with_its_line(xml, words):
 
 
 REQUESTS = [
-    {"op": "create async-event-queue", "id": "audit", "async_event_listener": "queue_listeners:Heard"},
+    {"op": "create async-event-queue", "id": "audit", "async_event_listener": "queue_listeners:RecordingListener"},
     {
         "op": "create async-event-queue",
         "id": "audit",
-        "async_event_listener": {"class": "queue_listeners:Heard", "parameters": {"url": "x"}},
+        "async_event_listener": {"class": "queue_listeners:RecordingListener", "parameters": {"url": "x"}},
     },
     {
         "op": "apply configuration",
@@ -327,7 +327,7 @@ REQUESTS = [
             {
                 "kind": "async-event-queue",
                 "name": "audit",
-                "attributes": {"async_event_listener": "queue_listeners:Heard"},
+                "attributes": {"async_event_listener": "queue_listeners:RecordingListener"},
             }
         ],
     },
@@ -338,10 +338,12 @@ REQUESTS = [
 @pytest.mark.parametrize("allow", ["", "queue,queue_listeners:Other"], ids=["none", "others"])
 def test_a_listener_that_the_member_does_not_allow_is_not_made(start, request_, allow):
     site = start(allow)
-    before = len(Heard.made)
-    with pytest.raises(ConfigurationError, match=r"queue_listeners:Heard.*--allow-callbacks=queue_listeners"):
+    before = len(RecordingListener.made)
+    with pytest.raises(
+        ConfigurationError, match=r"queue_listeners:RecordingListener.*--allow-callbacks=queue_listeners"
+    ):
         call_once((site.cache.host, site.cache.port), **request_)
-    assert site.cache.async_event_queues() == {} and len(Heard.made) == before
+    assert site.cache.async_event_queues() == {} and len(RecordingListener.made) == before
 
 
 def test_what_a_locator_tells_is_not_believed_either(start):
@@ -350,12 +352,12 @@ def test_what_a_locator_tells_is_not_believed_either(start):
         action="put",
         kind="async-event-queue",
         name="audit",
-        attributes={"async_event_listener": "queue_listeners:Heard"},
+        attributes={"async_event_listener": "queue_listeners:RecordingListener"},
     )
     site.restart()
     (problem,) = site.problems
     assert "async-event-queue audit was not made" in problem and "--allow-callbacks=queue_listeners" in problem
-    assert site.cache.async_event_queues() == {} and Heard.made == []
+    assert site.cache.async_event_queues() == {} and RecordingListener.made == []
 
 
 def test_what_a_member_has_otherwise_than_the_configuration_is_told(site):

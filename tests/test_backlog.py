@@ -14,7 +14,19 @@ from pywan import _core
 from pywan.testing.waiting import eventually
 from records import make_record
 from shared_site import Call, SharedSite
-from test_shelved_calls import BUCKETS, DONE, ELSEWHERE, EPOCH, FAILED, IN_DOUBT, LANE, LIFE, NEVER, SECOND, Served
+from test_pending_calls import (
+    BUCKETS,
+    DONE,
+    EPOCH,
+    FAILED,
+    IN_DOUBT,
+    NEVER,
+    NOT_PRIMARY,
+    REPL_LINK,
+    SECOND,
+    TIMELINE,
+    Served,
+)
 
 KB = 1 << 10
 VALUE = b"v" * 8 * KB
@@ -28,8 +40,8 @@ class Budgeted(Served):
         self.budget = _core.MemoryBudget(limit)
         super().__init__()
 
-    def new_tail(self) -> _core.Tail:
-        return _core.Tail(BUCKETS, self.region.shards, 1, self.budget)
+    def new_changelog(self) -> _core.Changelog:
+        return _core.Changelog(BUCKETS, self.region.shards, 1, self.budget)
 
     def connect(self, depth: int = 0) -> _core.CallSession:
         session = _core.CallSession({"r": self.region}.get, depth, self.budget)
@@ -56,12 +68,12 @@ def fill(site: SharedSite, who: int) -> list[Call]:
     return puts
 
 
-def test_a_put_waits_while_the_budget_is_full_and_goes_on_when_copies_acknowledge():
+def test_a_put_waits_while_the_budget_is_full_and_goes_on_when_replicas_acknowledge():
     with SharedSite(budget_bytes=64 * KB) as site:
         puts = fill(site, 0)
         late = Call(site.cores[0].put, "late", VALUE)
         eventually(lambda: site.budgets[0].waits == 1)
-        assert site.members[0].tail.state(site.bucket_of("late"))["last"] == sum(
+        assert site.members[0].changelog.state(site.bucket_of("late"))["log_end"] == sum(
             site.bucket_of(key) == site.bucket_of("late") for key in keys_of(site, 0)[: len(puts)]
         )
         site.keep_carrying()
@@ -96,7 +108,7 @@ def test_a_connection_takes_no_calls_while_the_budget_is_full_and_goes_on_afterw
     served = Budgeted(64 * KB)
     puts = [served.put(n % BUCKETS, VALUE) for n in range(20)]
     assert served.answered() == {}
-    made = sum(served.tail.last(bucket) for bucket in range(BUCKETS))
+    made = sum(served.changelog.log_end(bucket) for bucket in range(BUCKETS))
     assert served.budget.is_full and 3 <= made < 8
     assert served.session.next_us(1000) is not None, "it looks again by itself"
     found: dict[int, tuple[int, bytes]] = {}
@@ -116,14 +128,14 @@ def test_a_connection_looks_again_when_the_budget_gets_room_right_after_its_last
     assert served.budget.is_full
     other, served.session = served.session, served.connect()
     late = served.put(1, VALUE)
-    assert served.session.data_to_send(1000) == b"" and served.tail.last(1) == 0
+    assert served.session.data_to_send(1000) == b"" and served.changelog.log_end(1) == 0
     served.acknowledge(0)  # It has looked, and does not sleep yet.
     assert not served.budget.is_full
     due_us = served.session.next_us(1000)
     assert due_us is not None and due_us <= 1000 + 2000
     served.answered(due_us)
     served.acknowledge(1)
-    assert served.answered(due_us) == {late: (DONE, b"")} and other.shelved
+    assert served.answered(due_us) == {late: (DONE, b"")} and other.pending
 
 
 def test_calls_that_callbacks_make_are_taken_while_the_budget_is_full():
@@ -139,7 +151,7 @@ def test_calls_that_callbacks_make_are_taken_while_the_budget_is_full():
 
 
 def test_the_budget_is_exceeded_by_one_change_of_each_connection_at_most():
-    """Against a plain count of what tails and connections have."""
+    """Against a plain count of what change logs and connections have."""
     for seed in range(20):
         chance = random.Random(seed)
         limit = 128 * KB
@@ -154,10 +166,10 @@ def test_the_budget_is_exceeded_by_one_change_of_each_connection_at_most():
                 served.put(chance.randrange(BUCKETS), bytes(length))
             else:
                 bucket = chance.randrange(BUCKETS)
-                last = served.tail.last(bucket)
-                served.acknowledge(bucket, chance.randint(served.tail.state(bucket)["counted"], last))
+                last = served.changelog.log_end(bucket)
+                served.acknowledge(bucket, chance.randint(served.changelog.state(bucket)["high_watermark"], last))
                 served.answered(1 + chance.randrange(1000))
-            changes = sum(served.tail.state(bucket)["bytes"] for bucket in range(BUCKETS))
+            changes = sum(served.changelog.state(bucket)["bytes"] for bucket in range(BUCKETS))
             used = served.budget.used()
             assert changes <= used["changes"] <= changes + BUCKETS * SLACK, f"seed {seed}"
             passing = used["changes"] + used["calls"] + min(used["remembered"], limit // 2)
@@ -181,39 +193,39 @@ def test_two_members_whose_budgets_are_full_with_changes_of_each_other_both_go_o
             assert {site.cores[1 - who].get(key) for key in keys_of(site, who)[-3:]} == {b"late"}
 
 
-def test_a_copy_takes_what_its_primary_sends_however_full_its_budget_is():
+def test_a_replica_takes_what_its_primary_sends_however_full_its_budget_is():
     with SharedSite(budget_bytes=64 * KB) as site:
         for bucket in range(0, site.buckets, 2):
             site.lead(bucket, 1)
         own = fill(site, 1)
         others = fill(site, 0)
-        lasts = [site.members[0].tail.last(bucket) for bucket in range(1, site.buckets, 2)]
+        lasts = [site.members[0].changelog.log_end(bucket) for bucket in range(1, site.buckets, 2)]
         for bucket, last in zip(range(1, site.buckets, 2), lasts, strict=True):
-            entries = site.members[0].tail.fetch(bucket, 0)
+            entries = site.members[0].changelog.fetch(bucket, 0)
             if entries:
-                site.cores[1].extend(bucket, LIFE, site.epochs[bucket], 1, entries)
-            assert site.members[1].tail.last(bucket) == last
+                site.cores[1].extend(bucket, TIMELINE, site.epochs[bucket], 1, entries)
+            assert site.members[1].changelog.log_end(bucket) == last
         site.keep_carrying()
         for put in [*own, *others]:
             put.result()
 
 
-def test_memory_comes_back_when_tails_and_connections_go():
+def test_memory_comes_back_when_change_logs_and_connections_go():
     served = Budgeted(64 * KB)
     for _ in range(20):
         served.put(0, VALUE)
     assert served.budget.used()["calls"] and served.budget.used()["changes"]
-    served.tail.set_role(0, _core.TAIL_ABSENT, LIFE, EPOCH + 1)
+    served.changelog.set_role(0, _core.REPLICA_ABSENT, TIMELINE, EPOCH + 1)
     found = served.answered(20_000_000)
-    assert {status for status, _ in found.values()} <= {DONE, ELSEWHERE, FAILED, IN_DOUBT}
+    assert {status for status, _ in found.values()} <= {DONE, NOT_PRIMARY, FAILED, IN_DOUBT}
     for bucket in range(1, BUCKETS):
-        served.tail.set_role(bucket, _core.TAIL_ABSENT, LIFE, EPOCH + 1)
+        served.changelog.set_role(bucket, _core.REPLICA_ABSENT, TIMELINE, EPOCH + 1)
     budget = served.budget
     del served
     assert sum(budget.used().values()) == 0
 
 
-def test_a_remote_caller_that_outwaits_a_full_budget_hears_why_before_it_gives_up():
+def test_a_remote_caller_that_outwaits_a_full_budget_is_told_why_before_it_gives_up():
     with SharedSite(budget_bytes=64 * KB, timeout_s=4.0) as site:
         site.members[0].route._why_full = lambda: "maximum-backlog-memory is full, and member b is behind"
         puts = fill(site, 0)
@@ -236,7 +248,7 @@ def test_a_connection_refuses_in_words_what_waited_too_long_for_memory():
     found = served.answered(9 * SECOND + SECOND // 2)
     refused = [id for id, (status, _) in found.items() if status == FAILED]
     assert refused and all(b"QueueFullError" in found[id][1] for id in refused)
-    assert set(found) == set(puts) and served.tail.last(0) == len(puts) - len(refused)
+    assert set(found) == set(puts) and served.changelog.log_end(0) == len(puts) - len(refused)
     unread = served.put(0, VALUE)  # It may have come when the connection stopped reading.
     fresh = served.put(0, VALUE)
     assert served.answered(10 * SECOND)[unread][0] == FAILED
@@ -268,43 +280,43 @@ def test_an_earlier_failure_of_a_disk_is_no_reason_of_a_full_budget(tmp_path):
 
 def test_what_listeners_are_to_be_told_is_a_part_of_the_budget():
     served = Budgeted(64 * KB)
-    served.tail.hear()
+    served.changelog.keep_notifications()
     served.put(0, VALUE)
-    assert served.budget.used()["heard"] > len(VALUE)
+    assert served.budget.used()["notifications"] > len(VALUE)
     served.acknowledge(0)
-    assert served.tail.next_heard(1000) is not None
-    assert served.tail.next_heard(1) is None and served.budget.used()["heard"] == 0
+    assert served.changelog.next_notification(1000) is not None
+    assert served.changelog.next_notification(1) is None and served.budget.used()["notifications"] == 0
     served.put(0, VALUE)
     served.acknowledge(0)
-    assert served.tail.end_hearing() == 1 and served.budget.used()["heard"] == 0
+    assert served.changelog.end_notifications() == 1 and served.budget.used()["notifications"] == 0
 
 
 def test_a_listener_that_stands_still_in_a_full_member_loses_its_oldest_changes():
     served = Budgeted(64 * KB)
-    served.tail.set_heard_limit(1)
-    served.tail.hear()
+    served.changelog.set_notification_limit(1)
+    served.changelog.keep_notifications()
     for _ in range(20):
         served.put(0, VALUE)
         served.acknowledge(0)
         served.answered(1)
     assert served.budget.is_full
-    before = served.tail.heard_state()
-    eventually(lambda: served.tail.relieve() or not served.budget.is_full)
-    after = served.tail.heard_state()
+    before = served.changelog.notifications_state()
+    eventually(lambda: served.changelog.relieve() or not served.budget.is_full)
+    after = served.changelog.notifications_state()
     assert before["dropped"] == 0 and 0 < after["dropped"] < 20 and after["bytes"] > 0
 
 
 def test_calls_of_listeners_do_not_wait_for_memory():
     with SharedSite(budget_bytes=64 * KB) as site:
         puts = fill(site, 0)
-        last = site.members[0].tail.last(site.bucket_of("of a listener"))
+        last = site.members[0].changelog.log_end(site.bucket_of("of a listener"))
 
         def tell() -> None:
             _core.call_for_listeners()
             site.cores[0].put("of a listener", b"value")
 
         told = Call(tell)
-        eventually(lambda: site.members[0].tail.last(site.bucket_of("of a listener")) > last)
+        eventually(lambda: site.members[0].changelog.log_end(site.bucket_of("of a listener")) > last)
         site.keep_carrying()
         for put in [*puts, told]:
             put.result()
@@ -315,46 +327,46 @@ def test_calls_of_listeners_do_not_wait_for_memory():
 
 def test_a_connection_takes_no_change_while_a_learner_of_its_bucket_does_not_keep_up():
     served = Served()
-    served.tail.set_copies(0, [(LANE, _core.COPY_LEARNING, 1, 0)])
+    served.changelog.set_replicas(0, [(REPL_LINK, _core.REPLICA_LEARNING, 1, 0)])
     served.acknowledge(0)
-    served.lane.answered(SECOND)
+    served.repl_link.answered(SECOND)
     puts = [served.put(0, VALUE) for _ in range(30)]
     other = served.put(1, VALUE)
     found = served.answered(SECOND)
-    made = served.tail.last(0)
-    assert 16 <= made <= 17 and served.tail.last(1) == 0 and len(found) == made, "128 KiB, and one more"
+    made = served.changelog.log_end(0)
+    assert 16 <= made <= 17 and served.changelog.log_end(1) == 0 and len(found) == made, "128 KiB, and one more"
     assert SECOND < served.session.next_us(SECOND) <= SECOND + 1000, "it looks again soon"
-    for n in range(30):  # The lane has carried what came, and more comes.
+    for n in range(30):  # The replication link has carried what came, and more comes.
         served.acknowledge(0)
         served.acknowledge(1)
         found.update(served.answered(SECOND + 2000 * (n + 1)))
     assert found == dict.fromkeys([*puts, other], (DONE, b""))
 
 
-def test_a_learner_that_is_silent_holds_nobody_back():
+def test_a_learner_that_is_unresponsive_holds_nobody_back():
     served = Served()
-    served.tail.set_copies(0, [(LANE, _core.COPY_LEARNING, 1, 0)])
+    served.changelog.set_replicas(0, [(REPL_LINK, _core.REPLICA_LEARNING, 1, 0)])
     served.acknowledge(0)
-    served.lane.answered(SECOND)
+    served.repl_link.answered(SECOND)
     for _ in range(30):
         served.put(0, VALUE)
     served.answered(SECOND + 1_000_001)
-    assert served.tail.last(0) == 30
+    assert served.changelog.log_end(0) == 30
 
 
 def test_a_caller_waits_for_a_learner_a_second_at_most():
     with SharedSite() as site:
         member, key = site.members[0], "key"
         bucket = site.bucket_of(key)
-        lane = member.lanes[1]
-        member.tail.set_copies(bucket, [(1, _core.COPY_LEARNING, 1, 0)])
-        member.tail.acknowledged(bucket, 1, LIFE, site.epochs[bucket], 0)
-        lane.answered(NEVER - 2_000_000)
+        repl_link = member.repl_links[1]
+        member.changelog.set_replicas(bucket, [(1, _core.REPLICA_LEARNING, 1, 0)])
+        member.changelog.acknowledged(bucket, 1, TIMELINE, site.epochs[bucket], 0)
+        repl_link.answered(NEVER - 2_000_000)
         for _ in range(17):
             member.core.put(key, VALUE)
         began = time.monotonic()
         member.core.put(key, VALUE)
         assert 0.9 < time.monotonic() - began < 5
         late = Call(member.core.put, key, VALUE)
-        member.tail.acknowledged(bucket, 1, LIFE, site.epochs[bucket], 18)
+        member.changelog.acknowledged(bucket, 1, TIMELINE, site.epochs[bucket], 18)
         late.result()

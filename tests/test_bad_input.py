@@ -232,16 +232,16 @@ def answer(port, data, after_hello=None, wait=LIMIT_S):
     """Reads what the other side sends until it closes the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=wait) as sock:
         sock.sendall(data)
-        heard = b""
+        received = b""
         if after_hello is not None:
-            heard = sock.recv(4096)
+            received = sock.recv(4096)
             sock.sendall(after_hello)
         try:
             while chunk := sock.recv(4096):
-                heard += chunk
+                received += chunk
         except ConnectionResetError:
             pass
-        return heard
+        return received
 
 
 HOSTILE = {
@@ -316,7 +316,7 @@ def test_garbage_on_the_receivers_port_costs_its_sender_the_connection_at_once(b
 
 
 def batch_of(records=b"", sections=1, **changes):
-    section = dict(partition=0, count=1, first=1, through=1, settled=0, bytes=len(records)) | changes
+    section = dict(partition=0, count=1, first=1, through=1, acknowledged=0, bytes=len(records)) | changes
     head = struct.pack("<II", sections, 0) + struct.pack("<IIQQQQ", *section.values())
     return _core.pack_frame(_core.FRAME_BATCH, head + records, 0, section["count"])
 

@@ -116,8 +116,8 @@ def test_a_program_that_rots_is_told(status, output, wrong):
     assert told.startswith(wrong)
 
 
-class Copies:
-    """A member that has copies, as `gateway_sites` asks it."""
+class Replicas:
+    """A member that has replicas, as `gateway_sites` asks it."""
 
     def __init__(self):
         self.digests = {number: number * 7 for number in range(gateway_sites.BUCKETS)}
@@ -127,13 +127,13 @@ class Copies:
         return [*self.digests.items()]
 
 
-def test_a_round_of_gateways_counts_only_if_all_copies_of_both_sites_are_equal():
+def test_a_round_of_gateways_counts_only_if_all_replicas_of_both_sites_are_equal():
     sites = gateway_sites.PywanSites(members=2, events=10)
-    sites.sites = [[Copies(), Copies()], [Copies(), Copies()]]
+    sites.sites = [[Replicas(), Replicas()], [Replicas(), Replicas()]]
     sites.check("serial", 1)
     digest = sites.sites[1][1].digests.pop(5)
-    with pytest.raises(AssertionError, match=r"the buckets \[5\] of region serial do not have 4 copies"):
+    with pytest.raises(AssertionError, match=r"the buckets \[5\] of region serial do not have 4 replicas"):
         sites.check("serial", 1)
     sites.sites[1][1].digests[5] = digest + 1
-    with pytest.raises(AssertionError, match=r"copies of the buckets \[5\] of region serial differ"):
+    with pytest.raises(AssertionError, match=r"replicas of the buckets \[5\] of region serial differ"):
         sites.check("serial", 1)

@@ -55,7 +55,7 @@ def test_the_failed_check_changes_nothing_and_tells_where_it_is(queue, capfd):
 LOOK = {"recovery", "log_state", "counts", "positions", "oldest_ms", "records", "lowest_copied", "runs", "streams"}
 PUT_AWAY = {"commit_loop", "commit_once", "stop_log", "wait_written", "wake", "write_once"}
 # The same of calls with arguments.
-LOOK_AT = {"run_of": ("r",), "keep_settled": (False,), "take_settled": (1,), "wait_records": (1,)}
+LOOK_AT = {"run_of": ("r",), "keep_acknowledged": (False,), "take_acknowledged": (1,), "wait_records": (1,)}
 LOOK_AT["limit_memory"] = (_core.MemoryLimit("m", 1 << 40, 1 << 40, 1 << 39),)
 LOOK_AT["set_runners"] = ((),)
 LOOK_AT["park_in"] = (_core.EventQueue("parked"),)

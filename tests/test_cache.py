@@ -55,12 +55,12 @@ def test_a_busy_port_is_told_by_an_error_of_its_own(cache):
         pywan.Locator("other", distributed_system_id=1, port=cache.port).start()
 
 
-def test_a_region_says_that_its_copies_wait_for_other_members(cache, caplog):
+def test_a_region_says_that_its_replicas_wait_for_other_members(cache, caplog):
     cache.create_region("plain")
     assert "redundant_copies" not in caplog.text
     cache.create_region("copied", type="PARTITION_REDUNDANT")
     assert (
-        "region copied: 1 copies of each bucket beside the primary are wanted, and no other member has the region yet"
+        "region copied: 1 replicas of each bucket beside the primary are wanted, and no other member has the region yet"
         in caplog.text
     )
 

@@ -1019,7 +1019,7 @@ def test_a_process_that_stands_still_is_waited_for_within_the_limit(pair: Pair, 
     assert pair.route.read("k")[0]
 
 
-# Buckets with tails: a member is primary of some, and what it answers counts.
+# Buckets with change logs: a member is primary of some, and what it answers counts.
 
 
 class Shared:
@@ -1029,14 +1029,14 @@ class Shared:
         self.members = [Member(name) for name in ("one", "two", "three")]
         for member in self.members:
             member.knows(*(each.me for each in self.members))
-        self.tails = []
+        self.changelogs = []
         self.epochs = dict.fromkeys(range(BUCKETS), 0)
         for member in self.members:
             region = member.host("r")
-            tail = _core.Tail(BUCKETS, region.shards)
-            tail.set_lease(2**64 - 1)
-            region.share(tail, member.routes["r"])
-            self.tails.append(tail)
+            changelog = _core.Changelog(BUCKETS, region.shards)
+            changelog.set_lease(2**64 - 1)
+            region.share(changelog, member.routes["r"])
+            self.changelogs.append(changelog)
         for bucket in range(BUCKETS):
             self.lead(bucket, bucket % 3)
 
@@ -1044,9 +1044,9 @@ class Shared:
         """Makes a member primary of a bucket: the others hear of it first, and callers last."""
         self.epochs[bucket] += 1
         epoch = self.epochs[bucket]
-        for tail in self.tails:
-            tail.set_role(bucket, _core.TAIL_COPY, 1, epoch)
-        self.tails[number].set_role(bucket, _core.TAIL_PRIMARY, 1, epoch)
+        for changelog in self.changelogs:
+            changelog.set_role(bucket, _core.REPLICA_IN_SYNC, 1, epoch)
+        self.changelogs[number].set_role(bucket, _core.REPLICA_PRIMARY, 1, epoch)
         for member in self.members:
             member.tables["r"].set_primaries({bucket: KnownPrimary(*self.members[number].as_primary, epoch)})
 
@@ -1082,30 +1082,32 @@ def test_members_of_a_shared_region_find_the_primary_of_each_key(shared: Shared)
     assert {route.count() for route in routes} == {0}
 
 
-def test_an_answer_waits_until_the_change_counts_and_the_next_primary_makes_what_was_lost(shared: Shared) -> None:
+def test_an_answer_waits_until_the_change_is_replicated_and_the_next_primary_makes_what_was_lost(
+    shared: Shared,
+) -> None:
     key = next(f"key{n}" for n in range(100) if shared.members[0].regions["r"].bucket_of(f"key{n}") == 1)
-    near, lane = shared.members[0].regions["r"], _core.LaneState()
-    shared.tails[1].add_lane(5, lane)
-    shared.tails[1].set_copies(1, [(5, _core.COPY_WAITED, 0, 0)])
+    near, repl_link = shared.members[0].regions["r"], _core.ReplLinkState()
+    shared.changelogs[1].add_repl_link(5, repl_link)
+    shared.changelogs[1].set_replicas(1, [(5, _core.REPLICA_WAITED, 0, 0)])
     thread = threading.Thread(target=near.put, args=(key, "value"))
     thread.start()
-    eventually(lambda: shared.tails[1].last(1) == 1)
+    eventually(lambda: shared.changelogs[1].log_end(1) == 1)
     assert thread.is_alive()
     shared.lead(1, 2)  # Nobody has the change but the member that led.
     thread.join(LIMIT_S)
     assert not thread.is_alive()
     assert shared.members[2].regions["r"].get(key) == "value"
-    assert shared.tails[2].last(1) == 1
+    assert shared.changelogs[2].log_end(1) == 1
 
 
-def test_a_member_that_the_coordinator_does_not_reach_hears_of_a_primary_from_the_one_before(shared: Shared) -> None:
+def test_a_member_that_the_coordinator_does_not_reach_is_told_of_a_primary_by_the_one_before(shared: Shared) -> None:
     near = shared.members[0]
     key = next(f"key{n}" for n in range(100) if near.regions["r"].bucket_of(f"key{n}") == 1)
     near.regions["r"].put(key, "before")
     for epoch in range(2, 5):  # The bucket moves to the third member, and back, and again. Nobody tells the caller.
         leader, other = (2, 1) if epoch % 2 == 0 else (1, 2)
-        shared.tails[other].set_role(1, _core.TAIL_COPY, 1, epoch)
-        shared.tails[leader].set_role(1, _core.TAIL_PRIMARY, 1, epoch)
+        shared.changelogs[other].set_role(1, _core.REPLICA_IN_SYNC, 1, epoch)
+        shared.changelogs[leader].set_role(1, _core.REPLICA_PRIMARY, 1, epoch)
         primary = KnownPrimary(*shared.members[leader].as_primary, epoch)
         for member in shared.members[1:]:
             member.tables["r"].set_primaries({1: primary})
@@ -1143,9 +1145,9 @@ def test_a_primary_that_cannot_be_is_not_believed(payload: bytes) -> None:
 def test_a_call_looks_for_a_primary_that_is_about_to_begin_soon_at_first_and_then_less_often(so_far_s, wait_s):
     table = BucketTable("r", 1)
     table.set_primaries({0: KnownPrimary(Incarnation("b", 2), "127.0.0.1", 2, 7)})
-    not_yet = ("elsewhere", 7, "it is not primary yet, or not any more", b"")
+    not_yet = ("not primary", 7, "it is not primary yet, or not any more", b"")
     assert Aim(table, 0, not_yet, so_far_s).wait_s == wait_s
-    of_the_epoch_before = ("elsewhere", 6, "it is not primary yet, or not any more", b"")
+    of_the_epoch_before = ("not primary", 6, "it is not primary yet, or not any more", b"")
     assert Aim(table, 0, of_the_epoch_before, so_far_s).wait_s == 0  # The table has a later primary already.
 
 

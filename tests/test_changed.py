@@ -61,7 +61,7 @@ def test_seconds_are_of_what_is_there_and_each_world_of_a_rule_has_some():
 
 
 def test_a_changed_test_runs_itself_and_nothing_else():
-    assert chosen_for("tests/test_lane.py") == {"test_lane"}
+    assert chosen_for("tests/test_repl_link.py") == {"test_repl_link"}
 
 
 def test_a_changed_document_runs_the_tests_of_the_documents():

@@ -22,7 +22,7 @@ def site(tmp_path_factory):
     site.do("create gateway-sender --id=ln --remote-distributed-system-id=2")
     site.do("create gateway-sender --id=lisbon --remote-distributed-system-id=4")
     site.do("create gateway-sender --id=tk --remote-distributed-system-id=3")
-    site.do("create async-event-queue --id=audit --listener=queue_listeners:Heard")
+    site.do("create async-event-queue --id=audit --listener=queue_listeners:RecordingListener")
     site.do("create region --name=orders")
     site.do("create disk-store --name=fast --dir=" + str(site.folder / "server" / "fast"))
     yield site

@@ -766,7 +766,7 @@ def test_shutdown_ends_all_servers_together_and_says_once_what_ends_with_them(ma
     done = machine.shell(f"gfsh {locator} shutdown --include-locators")
     assert done.returncode == 0 and done.stderr.count("region data: 100 entries") == 1, done.stderr
     machine.until(lambda: list(machine.directory.glob("*/*.pid")) == [], "all have stopped")
-    assert "to be handed over" not in machine.logs() and "have lost their last copies" not in machine.logs()
+    assert "to be handed over" not in machine.logs() and "have lost their last replicas" not in machine.logs()
 
 
 @pytest.mark.parametrize(

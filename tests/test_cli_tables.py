@@ -51,7 +51,8 @@ LINES = [
     "stop gateway-receiver",
     "start gateway-receiver",
     "repair clock --dry-run",
-    "create async-event-queue --id=write_behind --listener=queue_listeners:Heard --listener-param=url#db:orders"
+    "create async-event-queue --id=write_behind --listener=queue_listeners:RecordingListener"
+    " --listener-param=url#db:orders"
     " --pause-event-processing",
     "create async-event-queue --id=audit --listener=queue_listeners:Failing --batch-size=1000 --parallel --persistent"
     " --disk-store=orders_store",
@@ -285,7 +286,7 @@ def test_show_coordinator_tells_what_each_region_lacks_and_what_lost_buckets_are
     result = show_coordinator(Coordinating(incomplete_regions=lacks, lost_buckets=2, missing_copies=7, images=3), {})
     sheet, table = result.tables
     assert isinstance(sheet, Sheet) and isinstance(table, Table)
-    assert [*table.columns[2:]] == ["Missing copies", "Images on their way"] and table.rows == [("cart", 1, 7, 3)]
+    assert [*table.columns[2:]] == ["Missing replicas", "Snapshots on their way"] and table.rows == [("cart", 1, 7, 3)]
     assert any("lost_buckets counts the buckets that began anew, empty" in note for note in result.notes)
     whole = show_coordinator(Coordinating(incomplete_regions={}, lost_buckets=0), {})
     assert len(whole.tables) == 1 and not whole.notes

@@ -80,9 +80,9 @@ def test_a_jump_that_another_site_agrees_with_is_followed(machine):
     machine.jump(HOUR)
     assert machine.stamp_ahead() == 0
     for disagreeing in (-HOUR, HOUR, -61_000, 61_000):
-        machine.clock.hear(machine.true_ms + HOUR + disagreeing << 16)
+        machine.clock.receive(machine.true_ms + HOUR + disagreeing << 16)
         assert machine.clock.held_ms == HOUR
-    machine.clock.hear(machine.true_ms + HOUR - 30_000 << 16)
+    machine.clock.receive(machine.true_ms + HOUR - 30_000 << 16)
     assert machine.clock.held_ms == 0 and machine.stamp_ahead() == HOUR
 
 

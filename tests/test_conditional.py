@@ -173,8 +173,8 @@ def test_counting_by_replace_loses_no_step(data):
 
 def test_they_travel_as_create_update_and_destroy(two_sites, network):
     ny, ln = two_sites
-    heard = Heard()
-    ln.data.add_listener(heard)
+    received = Heard()
+    ln.data.add_listener(received)
     ny.data.put_if_absent("k", 1)
     ny.data.put_if_absent("k", 2)
     ny.data.replace("k", 3)
@@ -184,7 +184,12 @@ def test_they_travel_as_create_update_and_destroy(two_sites, network):
     ny.data.remove("k", 4)
     ny.data.replace("k", 5)
     network.settle()
-    assert heard.operations == [("create", "k", 1), ("update", "k", 1, 3), ("update", "k", 3, 4), ("destroy", "k", 4)]
+    assert received.operations == [
+        ("create", "k", 1),
+        ("update", "k", 1, 3),
+        ("update", "k", 3, 4),
+        ("destroy", "k", 4),
+    ]
     assert ny.sender(ln).ledger()["queued"] == 4
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pywan.testing.waiting import eventually
-from test_senders_of_members import BUCKETS, PARTITION, REPLICATE, WAYS, Sites, sites, wait_copies
+from test_senders_of_members import BUCKETS, PARTITION, REPLICATE, WAYS, Sites, sites, wait_replicas
 from wan_site import WanSite
 
 SENDER = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20}
@@ -18,7 +18,7 @@ def test_C_005_the_primary_is_closed_and_built_again_and_more_puts_make_the_remo
         both.ny.living()[first].ask("put_many", "data", 0, 500)
         both.ny.living()[first].end()
         both.ny.start_member(first, senders=[SENDER])
-        wait_copies(both.ny, REPLICATE)
+        wait_replicas(both.ny, REPLICATE)
         both.ny.living()[first].ask("put_many", "data", 500, 500)
         both.wait_remote(1000)
         both.wait_empty()

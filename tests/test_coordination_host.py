@@ -102,7 +102,7 @@ def with_no_folder(folder, copy):
 TIMEOUT_MS = 2500
 
 
-def restarted(tmp_path, lose, same_generation: bool) -> None:
+def restarted(tmp_path, lose, same_recovery_epoch: bool) -> None:
     folder = tmp_path / "L"
     with locator(dir=tmp_path, member_timeout_ms=TIMEOUT_MS) as site:
         port = site.port
@@ -114,10 +114,10 @@ def restarted(tmp_path, lose, same_generation: bool) -> None:
         with locator(dir=tmp_path, port=port, member_timeout_ms=TIMEOUT_MS):
             eventually(b.host)
             a.see_all()
-            # A copy that is in sync, and has not heard of it yet, would not report the bucket after the restart.
+            # A replica that is in sync, and has not heard of it yet, would not report the bucket after the restart.
             eventually(lambda: settled(a) and a.buckets == b.buckets and a.agent.tables.newest == b.agent.tables.newest)
-            eventually(lambda: all(len(bucket.in_sync) == 2 for bucket in b.buckets.values()))
-            lives = {key: bucket.life for key, bucket in a.buckets.items()}
+            eventually(lambda: all(len(bucket.isr) == 2 for bucket in b.buckets.values()))
+            timelines = {key: bucket.timeline for key, bucket in a.buckets.items()}
             me = a.agent.me, b.agent.me
             first = a.agent.tables.newest
         lose(folder, tmp_path / "older.db")
@@ -125,9 +125,16 @@ def restarted(tmp_path, lose, same_generation: bool) -> None:
             a.host("later")
             eventually(lambda: settled(a) and a.buckets == b.buckets, what="the tables after the restart")
             eventually(lambda: a.agent.tables.newest.number > first.number)
-            generation = coordination(site)["generation"]
-            assert generation <= first.run if same_generation else first.run < generation <= a.agent.tables.newest.run
-            assert all(a.buckets[key].life == life or a.buckets[key].goes_on_with(life) for key, life in lives.items())
+            recovery_epoch = coordination(site)["generation"]
+            assert (
+                recovery_epoch <= first.controller_epoch
+                if same_recovery_epoch
+                else first.controller_epoch < recovery_epoch <= a.agent.tables.newest.controller_epoch
+            )
+            assert all(
+                a.buckets[key].timeline == timeline or a.buckets[key].goes_on_with(timeline)
+                for key, timeline in timelines.items()
+            )
             assert (a.agent.me, b.agent.me) == me and coordination(site)["lost_buckets"] == 0
     finally:
         a.end()
@@ -135,19 +142,19 @@ def restarted(tmp_path, lose, same_generation: bool) -> None:
 
 
 def test_a_coordinator_goes_on_where_its_file_ends(tmp_path):
-    restarted(tmp_path, with_its_file, same_generation=True)
+    restarted(tmp_path, with_its_file, same_recovery_epoch=True)
 
 
 def test_a_coordinator_with_an_empty_file_learns_everything_from_the_members(tmp_path):
-    restarted(tmp_path, with_an_empty_file, same_generation=False)
+    restarted(tmp_path, with_an_empty_file, same_recovery_epoch=False)
 
 
 def test_a_coordinator_with_an_older_file_learns_everything_from_the_members(tmp_path):
-    restarted(tmp_path, with_an_older_file, same_generation=False)
+    restarted(tmp_path, with_an_older_file, same_recovery_epoch=False)
 
 
 def test_a_coordinator_that_lost_its_folder_learns_everything_from_the_members(tmp_path):
-    restarted(tmp_path, with_no_folder, same_generation=False)
+    restarted(tmp_path, with_no_folder, same_recovery_epoch=False)
 
 
 def test_a_member_that_comes_first_to_a_coordinator_without_its_file_joins_the_others(tmp_path):
@@ -185,9 +192,12 @@ def test_another_locator_takes_the_place_of_one_that_is_gone_for_good_if_an_oper
         opened.callback(a.end)
         opened.callback(b.end)
         assert a.host() and b.host()
-        eventually(lambda: settled(a) and all(len(each.in_sync) == 2 for each in a.buckets.values()))
+        eventually(lambda: settled(a) and all(len(each.isr) == 2 for each in a.buckets.values()))
         eventually(lambda: a.buckets == b.buckets and a.agent.tables.newest == b.agent.tables.newest)
-        lives, run = {key: each.life for key, each in a.buckets.items()}, a.agent.tables.newest.run
+        timelines, controller_epoch = (
+            {key: each.timeline for key, each in a.buckets.items()},
+            a.agent.tables.newest.controller_epoch,
+        )
         me, identity = (a.agent.me, b.agent.me), a.agent.site_identity
         first.stop()
         with locator(
@@ -198,8 +208,15 @@ def test_another_locator_takes_the_place_of_one_that_is_gone_for_good_if_an_oper
             member_timeout_ms=TIMEOUT_MS,
             recover_from_members=True,
         ) as third:
-            eventually(lambda: a.agent.tables.newest.run > run and settled(a) and a.buckets == b.buckets)
-            assert {key: each.life for key, each in a.buckets.items()} == lives and (a.agent.me, b.agent.me) == me
+            eventually(
+                lambda: (
+                    a.agent.tables.newest.controller_epoch > controller_epoch and settled(a) and a.buckets == b.buckets
+                )
+            )
+            assert {key: each.timeline for key, each in a.buckets.items()} == timelines and (
+                a.agent.me,
+                b.agent.me,
+            ) == me
             told = coordination(third)
             assert told["decides"] and told["site_identity"] == identity and told["lost_buckets"] == 0
             eventually(lambda: coordination(second)["coordinator"] == "third")
@@ -215,7 +232,7 @@ def test_members_of_a_new_site_come_back_as_often_as_they_like(tmp_path):
                 assert b.host() and b.agent.me == me
 
 
-def test_nobody_hears_of_a_decision_that_is_not_on_the_disk(tmp_path, monkeypatch):
+def test_nobody_is_told_of_a_decision_that_is_not_on_the_disk(tmp_path, monkeypatch):
     with locator(dir=tmp_path) as site, small_members(str(site.address), "a") as (a,):
         journal = site._coordination._driver._journal
         real = journal._database
@@ -240,15 +257,15 @@ def test_nobody_hears_of_a_decision_that_is_not_on_the_disk(tmp_path, monkeypatc
 def test_a_port_says_whether_its_member_lives():
     me = Incarnation("a", 7)
     port = ControlServer("127.0.0.1", 0, lambda request, peer: {"incarnation": 7}, name="a").start()
-    silent = listen("127.0.0.1", 0, what="silent")
+    unresponsive = listen("127.0.0.1", 0, what="silent")
     try:
         there = MemberProfile(me, "127.0.0.1", port.port, 1)
         assert reach_of(there) is Reach.ANSWERED
         assert reach_of(MemberProfile(Incarnation("a", 8), "127.0.0.1", port.port, 1)) is Reach.REFUSED
-        assert reach_of(MemberProfile(me, "127.0.0.1", silent.getsockname()[1], 1)) is Reach.ANSWERED
+        assert reach_of(MemberProfile(me, "127.0.0.1", unresponsive.getsockname()[1], 1)) is Reach.ANSWERED
     finally:
         port.stop()
-        silent.close()
+        unresponsive.close()
     assert reach_of(there) is Reach.REFUSED
 
 

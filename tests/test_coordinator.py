@@ -23,24 +23,23 @@ from pywan.config.attributes import MAX_BUCKETS
 from pywan.coordination import decisions, encoding, plain
 from pywan.coordination.actions import Probe, Store, Tell
 from pywan.coordination.coordinator import BELIEVED_LEASES, Coordinator
+from pywan.coordination.grace_period import METADATA_RECOVERIES_MAX
 from pywan.coordination.journal import Journal
 from pywan.coordination.leavers import LEAVE_REPEATED_US, SITE_ENDS_US
-from pywan.coordination.lives import PROMISES_END_US
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.moves import HANDOVERS_AT_ONCE
 from pywan.coordination.recovery import LEARNERS_AT_ONCE
-from pywan.coordination.silence import GENERATIONS_MAX
 from pywan.coordination.standbys import Follower
 from pywan.coordination.tables import (
+    BELIEVED_CONTROLLER_EPOCHS,
     BELIEVED_DECISIONS,
-    BELIEVED_RUNS,
     BUCKETS_MAX,
+    CONTROLLER_EPOCH_MAX,
+    CONTROLLER_EPOCH_STEP_MAX,
     DECISION_MAX,
-    FORGOTTEN_RUNS,
+    FORGOTTEN_CONTROLLER_EPOCHS,
     MEMBERS_MAX,
     NO_DECISION,
-    RUN_MAX,
-    RUN_STEP_MAX,
     UNTIMED,
     Bucket,
     BucketKey,
@@ -55,6 +54,7 @@ from pywan.coordination.tables import (
     RegionAttributes,
     Standby,
 )
+from pywan.coordination.unclean_recovery import READ_LEASES_END_US
 from pywan.errors import DiskAccessError, IllegalStateError, ProtocolError
 
 A, B, C = (Incarnation(name, number) for number, name in enumerate("abc", 1))
@@ -200,7 +200,7 @@ def test_members_that_end_together_leave_each_bucket_by_two_decisions_at_most():
     site.pass_time(2 * TIMEOUT, *members)
     first, *others = members
     buckets = site.core.site.buckets
-    assert buckets and all(set(bucket.in_sync) == set(members) for bucket in buckets.values())
+    assert buckets and all(set(bucket.isr) == set(members) for bucket in buckets.values())
     site.deaf.update(others)
     decided = 0
     while site.core.site.members.keys() & set(others) - site.core.liveness.expired:
@@ -210,15 +210,15 @@ def test_members_that_end_together_leave_each_bucket_by_two_decisions_at_most():
         decided = site.core.site.number - before
         site.act()
         site.renew(first)
-    assert all(bucket.primary == first and bucket.in_sync == (first,) for bucket in buckets.values())
+    assert all(bucket.primary == first and bucket.isr == (first,) for bucket in buckets.values())
     assert decided <= 2 * len(buckets) + len(others)
 
 
-def test_members_that_have_a_region_at_once_get_all_its_buckets_with_all_copies_in_sync():
+def test_members_that_have_a_region_at_once_get_all_its_buckets_with_all_replicas_in_sync():
     site = Site(A, B, C)
     assert len(site.core.site.buckets) == site.attributes.total_num_buckets
     bucket = site.bucket()
-    assert len(bucket.in_sync) == 2 and bucket.primary in bucket.in_sync and not bucket.learners
+    assert len(bucket.isr) == 2 and bucket.primary in bucket.isr and not bucket.learners
 
 
 def test_a_coordinator_that_has_just_started_says_that_it_looks_at_no_regions_yet():
@@ -235,15 +235,15 @@ def test_a_coordinator_that_has_just_started_says_that_it_looks_at_no_regions_ye
     assert site.core.site.regions["data"].senders == "s"
 
 
-def test_primaries_and_copies_are_spread_over_the_members():
+def test_primaries_and_replicas_are_spread_over_the_members():
     site = Site(A, B, C, redundant_copies=0)
     primaries = [site.bucket(BucketKey("data", number)).primary for number in range(3)]
     assert sorted(primaries) == [A, B, C]
 
 
-def test_a_replicated_region_has_a_copy_on_every_member_also_on_one_that_comes_later():
+def test_a_replicated_region_has_a_replica_on_every_member_also_on_one_that_comes_later():
     site = Site(A, B, kind=Kind.REPLICATE)
-    assert set(site.bucket().in_sync) == {A, B}
+    assert set(site.bucket().isr) == {A, B}
     site.join(C)
     site.core.host(C, "data", site.attributes, 100, site.now)
     site.core.tick(site.now)
@@ -282,7 +282,7 @@ def test_a_member_that_has_locked_the_folder_of_an_earlier_incarnation_proves_th
     again = Incarnation(bucket.primary.name, 99)
     site.join(again, before=(5, bucket.primary.member_id, 6))
     assert isinstance(site.last(again), Tables)
-    assert site.bucket().in_sync == (site.bucket().primary,) and bucket.primary not in site.bucket().in_sync
+    assert site.bucket().isr == (site.bucket().primary,) and bucket.primary not in site.bucket().isr
 
 
 def test_a_coordinator_that_starts_again_knows_who_was_proved_to_be_gone():
@@ -296,7 +296,7 @@ def test_a_coordinator_that_starts_again_knows_who_was_proved_to_be_gone():
     assert A in site.core.site.members and site.bucket(KEY).primary == A
     site.deaf.add(A)
     site.pass_time(2 * OVER, again, B)
-    site.pass_time(2 * PROMISES_END_US, again, B)
+    site.pass_time(2 * READ_LEASES_END_US, again, B)
     assert all(each.primary in (B, again) for each in site.core.site.buckets.values())
 
 
@@ -332,7 +332,7 @@ def test_a_full_site_starts_again_though_its_buckets_wait_for_all_earlier_incarn
         site.join(each)
     core = site.core.site
     for key, bucket in list(core.buckets.items()):
-        core.set_bucket(key, replace(bucket, in_sync=tuple(earlier)))
+        core.set_bucket(key, replace(bucket, isr=tuple(earlier)))
     site.act()
     later = [Incarnation(each.name, 1000 + each.member_id) for each in earlier]
     for each, before in zip(later, earlier, strict=True):
@@ -342,18 +342,20 @@ def test_a_full_site_starts_again_though_its_buckets_wait_for_all_earlier_incarn
     assert {*later} < {each.incarnation for each in encoding.tables_of(plain.unpack(told)).members or ()}
 
 
-def test_a_member_that_knows_many_lost_runs_begins_one_generation():
+def test_a_member_that_knows_many_lost_controller_epochs_begins_one_metadata_recovery():
     site = Site(A, B)
     core = site.core.site
     before, entries = core.number, len(core.members) + len(core.regions) + len(core.buckets)
-    above = 2 * FORGOTTEN_RUNS * RUN_STEP_MAX  # Each of these runs is above the generation of the one before.
+    above = (
+        2 * FORGOTTEN_CONTROLLER_EPOCHS * CONTROLLER_EPOCH_STEP_MAX
+    )  # Each of these runs is above the generation of the one before.
     holdings = {
-        BucketKey("lost", number): Holding(Bucket(Epoch(1 + number * above, 1), primary=C, in_sync=(C,)), has_all=True)
+        BucketKey("lost", number): Holding(Bucket(Epoch(1 + number * above, 1), primary=C, isr=(C,)), has_all=True)
         for number in range(30)
     }
     regions = {"lost": RegionAttributes(Kind.PARTITION, 30)}
     site.core.join(profile(C, hosting=(("lost", 1),)), regions, holdings, NO_DECISION, site.now)
-    assert C in core.members and core.run > 29 * above
+    assert C in core.members and core.controller_epoch > 29 * above
     assert core.number - before < 2 * entries + 2 * 30
 
 
@@ -363,7 +365,7 @@ def test_a_member_of_another_site_is_refused_by_name():
     assert "belongs to the site another, and this is site" in site.last(B).reason
 
 
-def test_a_decision_is_stored_before_anybody_hears_of_it():
+def test_a_decision_is_stored_before_anybody_is_told_of_it():
     site = Site()
     for member in (A, B):
         site.join(member)
@@ -374,24 +376,24 @@ def test_a_decision_is_stored_before_anybody_hears_of_it():
     assert KEY in dict(actions[0].buckets)
 
 
-def test_a_primary_that_is_refused_by_its_machine_is_replaced_at_once_where_there_is_another_copy():
+def test_a_primary_that_is_refused_by_its_machine_is_replaced_at_once_where_there_is_another_replica():
     site = Site(A, B)
     bucket = site.bucket()
-    other = next(each for each in bucket.in_sync if each != bucket.primary)
+    other = next(each for each in bucket.isr if each != bucket.primary)
     site.core.suspect(other, bucket.primary, site.now)
     site.act()
     assert site.probes == [bucket.primary]
     site.core.probed(bucket.primary, Reach.REFUSED, site.now)
     site.act()
     after = site.bucket()
-    assert after.primary == other and after.epoch > bucket.epoch and after.life == bucket.life
-    assert after.in_sync == bucket.in_sync, "a probe proves nothing, so the set stays until its primary asks"
+    assert after.primary == other and after.epoch > bucket.epoch and after.timeline == bucket.timeline
+    assert after.isr == bucket.isr, "a probe proves nothing, so the set stays until its primary asks"
     site.core.unreachable(other, {KEY: after.epoch}, bucket.primary, site.now)
     site.act()
-    assert site.bucket().in_sync == (other,)
+    assert site.bucket().isr == (other,)
 
 
-def test_a_coordinator_that_hears_nobody_is_itself_the_suspect():
+def test_a_coordinator_that_receives_from_nobody_is_itself_the_suspect():
     site = Site(A, B)
     before = dict(site.core.site.buckets)
     site.now += 1
@@ -408,7 +410,7 @@ def test_a_coordinator_that_hears_nobody_is_itself_the_suspect():
     assert site.core.site.buckets == before
 
 
-def test_a_coordinator_that_hears_members_of_its_own_machine_alone_is_itself_the_suspect():
+def test_a_coordinator_that_receives_from_members_of_its_own_machine_alone_is_itself_the_suspect():
     site = Site()
     site.core.liveness._machine = "here"
     for member, machine in ((A, "here"), (B, "there"), (C, "there")):
@@ -423,7 +425,7 @@ def test_a_coordinator_that_hears_members_of_its_own_machine_alone_is_itself_the
     assert C not in site.bucket().holders, "B is heard again, so C is the one that is silent"
 
 
-def test_a_member_that_others_reach_keeps_its_copies_when_its_lease_is_over():
+def test_a_member_that_others_reach_keeps_its_replicas_when_its_lease_is_over():
     site = Site(A, B)
     bucket = site.bucket()
     for _ in range(30):
@@ -431,10 +433,10 @@ def test_a_member_that_others_reach_keeps_its_copies_when_its_lease_is_over():
         site.core.renew(B, site.stored[B], site.now, [A])
         site.core.tick(site.now)
         site.act()
-    assert site.bucket().in_sync == bucket.in_sync
+    assert site.bucket().isr == bucket.isr
     site.core.renew(B, site.stored[B], site.now, [])
     site.pass_time(OVER, B)
-    assert site.bucket().in_sync == (B,)
+    assert site.bucket().isr == (B,)
 
 
 def test_a_coordinator_that_was_stopped_gives_nobody_up_before_it_had_time_to_speak():
@@ -450,7 +452,7 @@ def test_a_coordinator_that_was_stopped_gives_nobody_up_before_it_had_time_to_sp
     assert site.core.site.buckets == before
     site.deaf.add(B)
     site.pass_time(2 * OVER, A)
-    assert site.bucket().in_sync == (A,)
+    assert site.bucket().isr == (A,)
 
 
 def test_a_coordinator_that_has_something_to_do_at_once_is_not_late():
@@ -463,8 +465,8 @@ def test_a_coordinator_that_has_something_to_do_at_once_is_not_late():
     assert site.core.status(site.now)["members"][0]["lease_us"] == lease_us
 
 
-def test_a_sole_copy_that_is_silent_begins_a_new_and_empty_life_when_the_silence_limit_is_over():
-    site = Site(A, B, redundant_copies=0, silence_limit_ms=3 * TIMEOUT // 1000)
+def test_a_sole_replica_that_is_unreachable_begins_a_new_and_empty_timeline_when_the_unclean_recovery_timeout_is_over():
+    site = Site(A, B, redundant_copies=0, unclean_recovery_timeout_ms=3 * TIMEOUT // 1000)
     bucket = site.bucket()
     alive = B if bucket.primary == A else A
     site.deaf.add(bucket.primary)
@@ -473,49 +475,51 @@ def test_a_sole_copy_that_is_silent_begins_a_new_and_empty_life_when_the_silence
     assert site.bucket() == bucket
     led = sum(each.primary == bucket.primary for each in site.core.site.buckets.values())
     site.pass_time(3 * TIMEOUT, alive)
-    assert site.bucket().life == bucket.life and site.core.lost_buckets == 0
+    assert site.bucket().timeline == bucket.timeline and site.core.lost_buckets == 0
     site.pass_time(TIMEOUT, alive)
-    site.pass_time(2 * PROMISES_END_US, alive)
+    site.pass_time(2 * READ_LEASES_END_US, alive)
     assert site.core.lost_buckets == led
     after = site.bucket()
-    assert after.primary == alive and after.life != bucket.life and not after.inherits
+    assert after.primary == alive and after.timeline != bucket.timeline and not after.inherits
 
 
-def test_copies_that_are_all_silent_may_be_alive_together_so_their_bucket_waits():
+def test_replicas_that_are_all_unreachable_may_be_alive_together_so_their_bucket_waits():
     site = Site(A, B, C)
     bucket = site.bucket()
-    third = next(each for each in (A, B, C) if each not in bucket.in_sync)
-    site.deaf.update(bucket.in_sync)
-    for each in bucket.in_sync:
+    third = next(each for each in (A, B, C) if each not in bucket.isr)
+    site.deaf.update(bucket.isr)
+    for each in bucket.isr:
         site.core.probed(each, Reach.SILENT, site.now)
         site.act()
     site.pass_time(3 * OVER, third)
-    assert site.core.lost_buckets == 0 and site.bucket().life == bucket.life
-    for each in bucket.in_sync:
+    assert site.core.lost_buckets == 0 and site.bucket().timeline == bucket.timeline
+    for each in bucket.isr:
         site.core.probed(each, Reach.REFUSED, site.now)
         site.act()
-    assert site.core.lost_buckets == 0 and site.bucket().life == bucket.life, "a refused connection proves no death"
-    for each in bucket.in_sync:
+    assert site.core.lost_buckets == 0 and site.bucket().timeline == bucket.timeline, (
+        "a refused connection proves no death"
+    )
+    for each in bucket.isr:
         site.core.left(each, site.now)
         site.act()
     assert site.core.lost_buckets > 0
-    site.pass_time(2 * PROMISES_END_US, third)
-    assert site.bucket().primary == third and site.bucket().life > bucket.life
+    site.pass_time(2 * READ_LEASES_END_US, third)
+    assert site.bucket().primary == third and site.bucket().timeline > bucket.timeline
 
 
-def test_an_operator_can_revoke_a_copy_that_never_comes_back():
+def test_an_operator_can_revoke_a_replica_that_never_comes_back():
     site = Site(A, B, C)
     bucket = site.bucket()
-    third = next(each for each in (A, B, C) if each not in bucket.in_sync)
-    site.deaf.update(bucket.in_sync)
-    for each in bucket.in_sync:
+    third = next(each for each in (A, B, C) if each not in bucket.isr)
+    site.deaf.update(bucket.isr)
+    for each in bucket.isr:
         site.core.probed(each, Reach.SILENT, site.now)
         site.act()
     site.pass_time(3 * OVER, third)
-    for each in bucket.in_sync:
+    for each in bucket.isr:
         site.core.revoke(each, site.now)
         site.act()
-    site.pass_time(2 * PROMISES_END_US, third)
+    site.pass_time(2 * READ_LEASES_END_US, third)
     assert site.core.lost_buckets > 0 and site.bucket().primary == third
 
 
@@ -533,9 +537,9 @@ def test_buckets_whose_members_are_all_gone_begin_anew_when_a_member_comes_back(
     site.act()
     assert site.bucket().primary is None  # A promise of A or B may run still.
     site.deaf.clear()
-    site.pass_time(2 * PROMISES_END_US, again)
+    site.pass_time(2 * READ_LEASES_END_US, again)
     assert {each.primary for each in site.core.site.buckets.values()} == {again}
-    assert site.bucket().life > bucket.life and not site.bucket().inherits
+    assert site.bucket().timeline > bucket.timeline and not site.bucket().inherits
 
 
 def test_buckets_of_a_colocated_region_wait_with_those_that_they_follow():
@@ -550,7 +554,7 @@ def test_buckets_of_a_colocated_region_wait_with_those_that_they_follow():
         site.core.host(C, name, attributes, 100, site.now)
         site.act()
     assert site.bucket().primary is None
-    site.pass_time(2 * PROMISES_END_US, C)
+    site.pass_time(2 * READ_LEASES_END_US, C)
     assert all(each.primary == C for each in site.core.site.buckets.values())
 
 
@@ -577,20 +581,20 @@ def test_a_region_of_accessors_alone_gets_its_buckets_when_a_member_comes_that_s
 def test_a_removal_counts_when_everybody_who_stays_has_stored_it():
     site = Site(A, B)
     bucket = site.bucket()
-    other = next(each for each in bucket.in_sync if each != bucket.primary)
+    other = next(each for each in bucket.isr if each != bucket.primary)
     site.deaf.add(bucket.primary)
     site.core.unreachable(bucket.primary, {KEY: bucket.epoch}, other, site.now)
     site.act()
-    assert site.bucket().in_sync == (bucket.primary,) and site.bucket().leaving == (other,)
+    assert site.bucket().isr == (bucket.primary,) and site.bucket().leaving == (other,)
     site.deaf.clear()
     site.stored[bucket.primary] = site.core.site.newest
     site.renew(bucket.primary)
     assert site.bucket().leaving == ()
 
 
-def test_a_coordinator_that_starts_ends_no_removal_before_the_silence_is_over():
+def test_a_coordinator_that_starts_ends_no_removal_before_the_grace_period_is_over():
     site = Site(A, B)
-    first, second = site.bucket().in_sync
+    first, second = site.bucket().isr
     site.deaf = {first}
     site.core.unreachable(first, {KEY: site.bucket().epoch}, second, site.now)
     site.act()
@@ -604,9 +608,9 @@ def test_a_coordinator_that_starts_ends_no_removal_before_the_silence_is_over():
     assert site.bucket().leaving == () and site.bucket().version == leaves.version + 1
 
 
-def test_a_region_that_a_member_closes_changes_no_bucket_before_the_silence_is_over():
+def test_a_region_that_a_member_closes_changes_no_bucket_before_the_grace_period_is_over():
     site = Site(A, B)
-    before, (first, second) = site.bucket(), site.bucket().in_sync
+    before, (first, second) = site.bucket(), site.bucket().isr
     site.start(step=2)
     site.renew(first)
     site.core.unhost(first, "data", site.now)
@@ -615,12 +619,12 @@ def test_a_region_that_a_member_closes_changes_no_bucket_before_the_silence_is_o
     site.pass_time(OVER, first, second)
     site.core.unhost(first, "data", site.now)
     site.act()
-    assert site.bucket().in_sync == (second,) == (site.bucket().primary,)
+    assert site.bucket().isr == (second,) == (site.bucket().primary,)
 
 
-def test_a_region_is_not_destroyed_before_the_silence_is_over():
+def test_a_region_is_not_destroyed_before_the_grace_period_is_over():
     site = Site(A, B)
-    before, members = site.bucket(), site.bucket().in_sync
+    before, members = site.bucket(), site.bucket().isr
     site.start(step=2)
     site.renew(members[0])
     site.core.destroy_region(members[0], "data")
@@ -632,10 +636,10 @@ def test_a_region_is_not_destroyed_before_the_silence_is_over():
     assert KEY not in site.core.site.buckets and "data" not in site.core.site.regions
 
 
-def test_a_copy_whose_removal_does_not_count_yet_may_still_become_primary():
+def test_a_replica_whose_removal_does_not_count_yet_may_still_become_primary():
     site = Site(A, B)
     bucket = site.bucket()
-    other = next(each for each in bucket.in_sync if each != bucket.primary)
+    other = next(each for each in bucket.isr if each != bucket.primary)
     site.deaf.add(bucket.primary)
     site.core.unreachable(bucket.primary, {KEY: bucket.epoch}, other, site.now)
     site.act()
@@ -647,26 +651,26 @@ def test_a_copy_whose_removal_does_not_count_yet_may_still_become_primary():
 def test_a_primary_that_reaches_none_of_several_members_is_taken_out_itself():
     site = Site(A, B, C, redundant_copies=2)
     bucket = site.bucket()
-    first, second = (each for each in bucket.in_sync if each != bucket.primary)
+    first, second = (each for each in bucket.isr if each != bucket.primary)
     site.deaf.add(bucket.primary)
-    for copy in (first, second):
-        site.core.unreachable(bucket.primary, {KEY: bucket.epoch}, copy, site.now)
+    for replica in (first, second):
+        site.core.unreachable(bucket.primary, {KEY: bucket.epoch}, replica, site.now)
         site.act()
     assert site.bucket().primary in (first, second)
-    assert bucket.primary not in site.bucket().in_sync
+    assert bucket.primary not in site.bucket().isr
 
 
 def test_a_request_under_an_earlier_epoch_changes_nothing():
     site = Site(A, B)
     bucket = site.bucket()
-    other = next(each for each in bucket.in_sync if each != bucket.primary)
+    other = next(each for each in bucket.isr if each != bucket.primary)
     site.core.unreachable(bucket.primary, {KEY: Epoch(1, 0)}, other, site.now)
     site.core.unreachable(other, {KEY: bucket.epoch}, bucket.primary, site.now)
     site.act()
     assert site.bucket() == bucket
 
 
-def test_a_report_about_an_earlier_transfer_does_not_put_a_copy_into_the_set():
+def test_a_report_about_an_earlier_transfer_does_not_put_a_replica_into_the_isr():
     site = Site(A, startup_recovery_delay_ms=0)
     site.join(B)
     site.core.host(B, "data", site.attributes, 100, site.now)
@@ -675,9 +679,9 @@ def test_a_report_about_an_earlier_transfer_does_not_put_a_copy_into_the_set():
     bucket = site.bucket()
     (learner,) = site.bucket().learners
     site.core.caught_up(A, KEY, bucket.epoch, Learner(B, learner.transfer - 1), site.now)
-    assert site.bucket().in_sync == (A,)
+    assert site.bucket().isr == (A,)
     site.core.caught_up(A, KEY, bucket.epoch, learner, site.now)
-    assert site.bucket().in_sync == (A, B) and site.bucket().learners == ()
+    assert site.bucket().isr == (A, B) and site.bucket().learners == ()
 
 
 def asks_to_host(site: Site, member: Incarnation, region: str = "data", *, weight: int = 100, **changes) -> None:
@@ -709,21 +713,23 @@ def test_a_second_member_is_let_in_when_the_first_has_stored_that_others_may_hav
     assert {bucket.learning for bucket in site.core.site.buckets.values()} == {(B,)}
 
 
-def test_a_second_member_waits_for_a_silent_first_one_until_that_is_gone():
+def test_a_second_member_waits_for_an_unreachable_first_one_until_that_is_gone():
     site = Site(A)
-    life = site.bucket().life
+    timeline = site.bucket().timeline
     site.deaf.add(A)
     asks_to_host(site, B)
     site.pass_time(4 * TIMEOUT, B)
-    assert site.core.site.hosts("data").keys() == {A} and site.bucket().life == life, "A may work as if it were alone"
+    assert site.core.site.hosts("data").keys() == {A} and site.bucket().timeline == timeline, (
+        "A may work as if it were alone"
+    )
     assert [each["waited_for"] for each in site.core.status(site.now)["members"]] == [4, 0]
     site.core.left(A, site.now)
     site.act()
     site.pass_time(TIMEOUT, B)
-    assert site.bucket().primary == B and site.bucket().life > life
+    assert site.bucket().primary == B and site.bucket().timeline > timeline
 
 
-def test_a_member_that_was_silent_as_the_only_one_with_a_region_comes_back_as_it_is():
+def test_a_member_that_was_unreachable_as_the_only_one_with_a_region_comes_back_as_it_is():
     site = Site(A)
     before = dict(site.core.site.buckets)
     site.pass_time(4 * TIMEOUT)
@@ -731,8 +737,8 @@ def test_a_member_that_was_silent_as_the_only_one_with_a_region_comes_back_as_it
     assert not isinstance(site.last(A), Refused) and site.core.site.buckets == before
 
 
-def test_a_sole_copy_that_knows_of_others_is_given_up_when_its_silence_limit_is_over():
-    site = Site(A, silence_limit_ms=2 * TIMEOUT // 1000)
+def test_a_sole_replica_that_knows_of_others_is_given_up_when_its_unclean_recovery_timeout_is_over():
+    site = Site(A, unclean_recovery_timeout_ms=2 * TIMEOUT // 1000)
     asks_to_host(site, B)
     assert site.core.site.hosts("data").keys() == {A, B}
     site.deaf.add(A)
@@ -754,12 +760,12 @@ def test_a_region_that_can_be_on_one_member_only_is_never_shared():
 
 def test_who_alone_has_a_region_may_say_newly_whether_others_can_have_it():
     site = Site(A)
-    life = site.bucket().life
+    timeline = site.bucket().timeline
     alone = replace(site.attributes, only_once="it is persistent")
     for told, is_refused in ((alone, True), (site.attributes, False)):
         site.core.host(A, "data", told, 100, site.now)
         site.act()
-        assert site.core.site.regions["data"].only_once == told.only_once and site.bucket().life == life
+        assert site.core.site.regions["data"].only_once == told.only_once and site.bucket().timeline == timeline
         site.core.host(B, "data", told, 100, site.now) if B in site.core.site.members else asks_to_host(site, B)
         site.act()
         assert isinstance(site.last(B), Refused) == is_refused
@@ -792,7 +798,7 @@ def test_a_region_that_its_member_closes_may_be_created_with_other_attributes():
     site = Site(A)
     site.core.unhost(A, "data", site.now)
     site.act()
-    assert all(bucket.in_sync == () for bucket in site.core.site.buckets.values())
+    assert all(bucket.isr == () for bucket in site.core.site.buckets.values())
     assert site.core.status(site.now)["buckets_without_primary"] == 0
     other = RegionAttributes(Kind.REPLICATE, 4)
     site.core.host(A, "data", other, 100, site.now)
@@ -881,7 +887,7 @@ def test_an_accessor_has_nothing_and_is_waited_for_all_the_same():
     assert site.core.site.hosts("data").keys() == {A, B} and site.bucket().primary == B
 
 
-def test_buckets_are_decided_after_the_silence_of_a_new_run():
+def test_buckets_are_decided_after_the_grace_period_of_a_new_controller_epoch():
     site = Site()
     site.join(B)
     site.join(C)
@@ -916,10 +922,10 @@ def test_whether_others_may_have_a_region_outlives_the_coordinators_file(file, s
     site.act()
     site.pass_time(2 * TIMEOUT, A)
     assert site.core.site.regions["data"].shared is shared
-    assert site.bucket().is_only_of(A) and site.bucket().inherits == known[KEY].life
+    assert site.bucket().is_only_of(A) and site.bucket().inherits == known[KEY].timeline
 
 
-def test_colocated_regions_have_the_same_copies_and_primaries():
+def test_colocated_regions_have_the_same_replicas_and_primaries():
     site = Site(A, B, C)
     child = replace(site.attributes, colocated_with="data")
     site.host("child", child, A, B, C)
@@ -927,7 +933,7 @@ def test_colocated_regions_have_the_same_copies_and_primaries():
 
     def are_alike() -> bool:
         pairs = [(site.bucket(key), site.bucket(BucketKey("data", key.number))) for key in keys]
-        return all(set(one.in_sync) == set(other.in_sync) and one.primary == other.primary for one, other in pairs)
+        return all(set(one.isr) == set(other.isr) and one.primary == other.primary for one, other in pairs)
 
     assert are_alike()
     site.core.left(A, site.now)
@@ -936,7 +942,7 @@ def test_colocated_regions_have_the_same_copies_and_primaries():
     assert are_alike()
 
 
-def test_a_colocated_bucket_that_begins_beside_one_with_few_copies_gets_the_others_too():
+def test_a_colocated_bucket_that_begins_beside_one_with_few_replicas_gets_the_others_too():
     site = Site(A)
     beside = replace(site.attributes, colocated_with="data")
     site.join(B)
@@ -945,18 +951,18 @@ def test_a_colocated_bucket_that_begins_beside_one_with_few_copies_gets_the_othe
     site.core.host(C, "more", beside, 100, site.now)
     site.core.host(A, "more", beside, 0, site.now)
     site.act()
-    assert site.bucket(BucketKey("more", 0)).in_sync == (C,)
+    assert site.bucket(BucketKey("more", 0)).isr == (C,)
     site.pass_time(TIMEOUT // 10, A, B, C)
-    assert site.bucket().in_sync == (A,) and site.bucket().learning == (B,)
+    assert site.bucket().isr == (A,) and site.bucket().learning == (B,)
     site.core.left(C, site.now)
     site.host("more", beside, A, B)  # They come before the buckets can begin anew: there is nothing to learn yet.
     site.pass_time(3 * TIMEOUT, A, B)
     site.learn()
     for number in range(4):
-        assert sorted(site.bucket(BucketKey("more", number)).in_sync) == [A, B]
+        assert sorted(site.bucket(BucketKey("more", number)).isr) == [A, B]
 
 
-def test_images_are_made_a_few_at_a_time():
+def test_snapshots_are_made_a_few_at_a_time():
     attributes = RegionAttributes(Kind.PARTITION, 64, 1)
     site = Site()
     site.join(A)
@@ -978,13 +984,13 @@ def test_a_planned_stop_hands_primaries_over_and_then_lets_the_member_go():
     site = Site(A, B, C)
     bucket = site.bucket()
     leaving = bucket.primary
-    other = next(each for each in bucket.in_sync if each != leaving)
+    other = next(each for each in bucket.isr if each != leaving)
     site.core.leave(leaving, site.now)
     site.act()
-    assert site.bucket().primary == other and leaving in site.bucket().in_sync
+    assert site.bucket().primary == other and leaving in site.bucket().isr
     assert not any(isinstance(each, MayLeave) for each in site.told[leaving])
     site.lead()
-    assert leaving not in site.bucket().in_sync
+    assert leaving not in site.bucket().isr
     assert site.last_of(leaving, MayLeave) == MayLeave()
 
 
@@ -999,22 +1005,22 @@ def test_members_that_all_leave_at_once_go_one_after_the_other_and_the_last_one_
     assert site.last_of(B, MayLeave) == MayLeave((("data", 4),))
 
 
-def test_the_last_whole_copies_are_made_elsewhere_before_their_member_may_leave():
+def test_the_last_whole_replicas_are_made_elsewhere_before_their_member_may_leave():
     site = Site(A, B, redundant_copies=0)
-    alone = {key for key, bucket in site.core.site.buckets.items() if bucket.in_sync == (A,)}
+    alone = {key for key, bucket in site.core.site.buckets.items() if bucket.isr == (A,)}
     assert alone
     site.leave(A)
     assert {key for key, bucket in site.core.site.buckets.items() if bucket.learning == (B,)} == alone
     assert site.last_of(A, StillNeeded).buckets == (("data", len(alone), "b"),)
     site.learn()
-    assert all(site.bucket(key).primary == B and A in site.bucket(key).in_sync for key in alone)
+    assert all(site.bucket(key).primary == B and A in site.bucket(key).isr for key in alone)
     assert site.last_of(A, MayLeave) is None
     site.lead()
     assert site.last_of(A, MayLeave) == MayLeave()
-    assert all(bucket.in_sync == (B,) and not bucket.leaving for bucket in site.core.site.buckets.values())
+    assert all(bucket.isr == (B,) and not bucket.leaving for bucket in site.core.site.buckets.values())
 
 
-def test_a_member_that_waits_to_leave_takes_copies_but_one_that_stays_takes_them_first():
+def test_a_member_that_waits_to_leave_takes_replicas_but_one_that_stays_takes_them_first():
     site = Site(A, B, C, redundant_copies=0)
     site.leave(A)
     site.leave(B)
@@ -1023,7 +1029,7 @@ def test_a_member_that_waits_to_leave_takes_copies_but_one_that_stays_takes_them
     site.act()
     site.learn()
     site.lead()
-    assert {bucket.in_sync for bucket in site.core.site.buckets.values() if bucket.primary} == {(B,)}
+    assert {bucket.isr for bucket in site.core.site.buckets.values() if bucket.primary} == {(B,)}
     assert site.last_of(A, MayLeave) == MayLeave()
 
 
@@ -1036,7 +1042,7 @@ def test_a_target_that_dies_during_its_move_is_replaced_by_another_one():
     site.act()
     site.leave(A)
     (second,) = site.bucket(key).learning
-    assert {first, second} == {B, C} and site.bucket(key).in_sync == (A,)
+    assert {first, second} == {B, C} and site.bucket(key).isr == (A,)
 
 
 def test_a_new_primary_that_dies_before_it_is_ready_gives_the_bucket_back():
@@ -1062,7 +1068,7 @@ def test_a_coordinator_that_starts_again_goes_on_when_the_member_asks_again():
     assert site.last_of(A, MayLeave) == MayLeave()
 
 
-def test_a_member_that_stays_after_all_or_asks_no_more_takes_copies_again():
+def test_a_member_that_stays_after_all_or_asks_no_more_takes_replicas_again():
     site = Site(A, B, C)
     site.leave(A)
     site.core.stay(A, site.now)
@@ -1094,7 +1100,7 @@ def test_colocated_buckets_move_together():
     site.lead()
     assert site.last_of(A, MayLeave) == MayLeave()
     for number in range(4):
-        assert site.bucket(BucketKey("child", number)).in_sync == site.bucket(BucketKey("data", number)).in_sync
+        assert site.bucket(BucketKey("child", number)).isr == site.bucket(BucketKey("data", number)).isr
 
 
 def test_the_coordinator_keeps_no_counts_of_members_that_are_gone():
@@ -1109,8 +1115,8 @@ def test_the_coordinator_keeps_no_counts_of_members_that_are_gone():
             site.learn()
             site.lead()
     decided, load = site.core.site, site.core.site.loads["data"]
-    assert all(set(bucket.in_sync) == {A, came[-1]} for bucket in decided.buckets.values())
-    counted = (load.copies, load.primaries, load.learning, load.named, decided._naming, decided._partners)
+    assert all(set(bucket.isr) == {A, came[-1]} for bucket in decided.buckets.values())
+    counted = (load.replicas, load.primaries, load.learning, load.named, decided._naming, decided._partners)
     assert {*itertools.chain(*counted, decided._unfinished_of)} == {A, came[-1]}
 
 
@@ -1137,7 +1143,7 @@ def test_primaries_are_spread_in_steps_when_a_member_has_come_and_learned(coloca
             bucket.learners for key, bucket in site.core.site.buckets.items() if key.region == "data"
         )
     assert leads(site) == {A: 32, B: 32} and max(steps) <= HANDOVERS_AT_ONCE
-    assert all(len(bucket.in_sync) == 2 for bucket in site.core.site.buckets.values())
+    assert all(len(bucket.isr) == 2 for bucket in site.core.site.buckets.values())
     if colocated:
         for number in range(64):
             assert site.bucket(BucketKey("child", number)).primary == site.bucket(BucketKey("data", number)).primary
@@ -1147,7 +1153,8 @@ def test_primaries_are_spread_in_steps_when_a_member_has_come_and_learned(coloca
 
 
 def crowded(*regions: str, **attributes) -> Site:
-    """Three members. B was not heard for a moment when the copies were looked at, so its buckets have three copies."""
+    """Three members. B was not heard for a moment when the replicas were looked at, so its buckets have three
+    replicas."""
     site = Site(A, B, C, **attributes)
     for region in regions:
         site.host(region, replace(site.attributes, colocated_with="data"), A, B, C)
@@ -1160,50 +1167,50 @@ def crowded(*regions: str, **attributes) -> Site:
     site.learn()
     site.deaf.clear()
     site.renew(B)
-    assert any(len(each.in_sync) == 3 for each in site.core.site.buckets.values())
+    assert any(len(each.isr) == 3 for each in site.core.site.buckets.values())
     return site
 
 
-def test_a_copy_that_is_too_many_is_taken_out_after_a_while_and_not_the_primary():
+def test_a_replica_that_is_too_many_is_taken_out_after_a_while_and_not_the_primary():
     site = crowded()
     before = dict(site.core.site.buckets)
     site.pass_time(TIMEOUT // 2, A, B, C)
     assert site.core.site.buckets == before
     site.pass_time(TIMEOUT, A, B, C)
     for key, bucket in site.core.site.buckets.items():
-        assert len(bucket.in_sync) == 2 and not bucket.leaving
-        assert before[key].primary in bucket.in_sync and set(bucket.in_sync) <= set(before[key].in_sync)
-    load = Counter(each for bucket in site.core.site.buckets.values() for each in bucket.in_sync)
+        assert len(bucket.isr) == 2 and not bucket.leaving
+        assert before[key].primary in bucket.isr and set(bucket.isr) <= set(before[key].isr)
+    load = Counter(each for bucket in site.core.site.buckets.values() for each in bucket.isr)
     assert max(load.values()) - min(load.values()) <= 1
     decided = site.core.site.number
     site.pass_time(5 * TIMEOUT, A, B, C)
     assert site.core.site.number == decided
 
 
-def test_the_recovery_delay_counts_before_a_copy_is_too_many():
+def test_the_recovery_delay_counts_before_a_replica_is_too_many():
     site = crowded(recovery_delay_ms=3 * TIMEOUT // 1000)
     before = dict(site.core.site.buckets)
     site.pass_time(2 * TIMEOUT, A, B, C)
     assert site.core.site.buckets == before
     site.pass_time(2 * TIMEOUT, A, B, C)
-    assert all(len(each.in_sync) == 2 for each in site.core.site.buckets.values())
+    assert all(len(each.isr) == 2 for each in site.core.site.buckets.values())
 
 
-def test_a_copy_is_not_too_many_while_another_one_is_not_heard():
+def test_a_replica_is_not_too_many_while_another_one_is_silent():
     site = crowded()
-    bucket = next(each for each in site.core.site.buckets.values() if len(each.in_sync) == 3)
-    silent = next(each for each in (A, B, C) if each != bucket.primary)
-    site.is_down(silent)
-    site.pass_time(TIMEOUT - 1, *({A, B, C} - {silent}))
-    assert any(len(each.in_sync) == 3 for each in site.core.site.buckets.values())
-    site.pass_time(TIMEOUT, *({A, B, C} - {silent}))  # Its lease is over.
-    assert not any(silent in each.named for each in site.core.site.buckets.values())
-    assert all(len(each.in_sync) == 2 for each in site.core.site.buckets.values())
+    bucket = next(each for each in site.core.site.buckets.values() if len(each.isr) == 3)
+    unreachable = next(each for each in (A, B, C) if each != bucket.primary)
+    site.is_down(unreachable)
+    site.pass_time(TIMEOUT - 1, *({A, B, C} - {unreachable}))
+    assert any(len(each.isr) == 3 for each in site.core.site.buckets.values())
+    site.pass_time(TIMEOUT, *({A, B, C} - {unreachable}))  # Its lease is over.
+    assert not any(unreachable in each.named for each in site.core.site.buckets.values())
+    assert all(len(each.isr) == 2 for each in site.core.site.buckets.values())
 
 
-def test_no_spare_copy_goes_beside_one_whose_member_was_not_heard_for_half_its_lease():
+def test_no_spare_replica_goes_beside_one_whose_member_was_silent_for_half_its_lease():
     site = crowded()
-    bucket = next(each for each in site.core.site.buckets.values() if len(each.in_sync) == 3)
+    bucket = next(each for each in site.core.site.buckets.values() if len(each.isr) == 3)
     site.pass_time(TIMEOUT // 2, A, B, C)
     site.deaf.add(bucket.primary)
     others = {A, B, C} - {bucket.primary}
@@ -1211,15 +1218,15 @@ def test_no_spare_copy_goes_beside_one_whose_member_was_not_heard_for_half_its_l
     assert bucket in site.core.site.buckets.values()
     site.deaf.clear()
     site.pass_time(2 * TIMEOUT, A, B, C)
-    assert all(len(each.in_sync) == 2 for each in site.core.site.buckets.values())
+    assert all(len(each.isr) == 2 for each in site.core.site.buckets.values())
 
 
-def test_colocated_buckets_keep_the_same_copies_when_one_is_too_many():
+def test_colocated_buckets_keep_the_same_replicas_when_one_is_too_many():
     site = crowded("more")
     site.pass_time(3 * TIMEOUT, A, B, C)
     for number in range(site.attributes.total_num_buckets):
-        copies, beside = (set(site.bucket(BucketKey(name, number)).in_sync) for name in ("data", "more"))
-        assert len(copies) == 2 and copies == beside
+        replicas, beside = (set(site.bucket(BucketKey(name, number)).isr) for name in ("data", "more"))
+        assert len(replicas) == 2 and replicas == beside
 
 
 def test_the_end_of_the_site_lets_all_go_together_and_nobody_takes_over():
@@ -1248,52 +1255,52 @@ def test_the_end_of_the_site_waits_for_a_member_that_does_not_ask_only_so_long()
     assert site.last_of(A, MayLeave) == MayLeave()
     site.core.left(A, site.now)
     site.act()
-    assert all(bucket.in_sync == (B,) for bucket in site.core.site.buckets.values())
+    assert all(bucket.isr == (B,) for bucket in site.core.site.buckets.values())
 
 
 def leads(site: Site, region: str = "data") -> Counter[Incarnation]:
     return Counter(bucket.primary for key, bucket in site.core.site.buckets.items() if key.region == region)
 
 
-def test_a_coordinator_that_comes_back_decides_nothing_before_it_has_heard_all_or_a_lease_is_over():
+def test_a_coordinator_that_comes_back_decides_nothing_before_all_have_reported_or_a_lease_is_over():
     site = Site(A, B)
     bucket = site.bucket()
     site.start(step=2)
     site.core.probed(bucket.primary, Reach.REFUSED, site.now)
     site.act()
     assert site.bucket() == bucket
-    other = next(each for each in bucket.in_sync if each != bucket.primary)
+    other = next(each for each in bucket.isr if each != bucket.primary)
     site.pass_time(2 * OVER, other)
     assert site.bucket().primary == other
 
 
-def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_copies_in_sync():
+def test_a_coordinator_whose_file_is_gone_waits_for_the_reports_of_all_in_sync_replicas():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
     site.start(step=2)
     knows = {KEY: Holding(bucket, True)}
     regions = {"data": site.attributes}
-    first, second = bucket.in_sync
+    first, second = bucket.isr
     hosting = (("data", 100),)
     site.core.join(profile(first, site_identity="site", seen=old, hosting=hosting), regions, knows, old, site.now)
     site.act()
-    assert site.core.site.generation > old.run and site.bucket().epoch == bucket.epoch
+    assert site.core.site.recovery_epoch > old.controller_epoch and site.bucket().epoch == bucket.epoch
     site.core.join(profile(second, site_identity="site", seen=old, hosting=hosting), regions, knows, old, site.now)
     site.act()
     assert site.bucket().epoch == bucket.epoch  # A third member may know of a later set.
     site.pass_time(OVER, first, second)
     after = site.bucket()
-    assert after.epoch > bucket.epoch and after.epoch.run == site.core.site.generation
-    assert after.in_sync == bucket.in_sync and after.goes_on_with(bucket.life)
+    assert after.epoch > bucket.epoch and after.epoch.controller_epoch == site.core.site.recovery_epoch
+    assert after.isr == bucket.isr and after.goes_on_with(bucket.timeline)
 
 
 @pytest.mark.parametrize("file", ["lost", "old"])
-def test_a_copy_that_was_being_made_is_made_again_in_a_new_generation(file):
+def test_a_replica_that_was_being_made_is_made_again_in_a_metadata_recovery(file):
     site = Site(A, B)
     earlier = list(site.journal)
-    first, second = site.bucket().in_sync
-    bucket = replace(site.bucket(), primary=first, in_sync=(first,), learners=(Learner(second, 1),))
+    first, second = site.bucket().isr
+    bucket = replace(site.bucket(), primary=first, isr=(first,), learners=(Learner(second, 1),))
     site.core.site.set_bucket(KEY, bucket)
     site.act()
     old = site.core.site.newest
@@ -1309,13 +1316,15 @@ def test_a_copy_that_was_being_made_is_made_again_in_a_new_generation(file):
         )
     site.pass_time(2 * OVER, first, second)
     after = site.bucket()
-    assert after.epoch.run == site.core.site.generation > old.run and after.in_sync == (first,)
+    assert after.epoch.controller_epoch == site.core.site.recovery_epoch > old.controller_epoch and after.isr == (
+        first,
+    )
     assert after.learning == (second,) and after.learners != bucket.learners
 
 
-def test_a_copy_that_an_older_file_still_names_as_leaving_does_not_lead_what_it_lacks():
+def test_a_replica_that_an_older_file_still_names_as_leaving_does_not_lead_what_it_lacks():
     site = Site(A, B)
-    first, second = site.bucket().in_sync
+    first, second = site.bucket().isr
     site.deaf = {first}
     site.core.unreachable(first, {KEY: site.bucket().epoch}, second, site.now)
     site.act()
@@ -1336,7 +1345,10 @@ def test_a_copy_that_an_older_file_still_names_as_leaving_does_not_lead_what_it_
             site.now,
         )
     site.pass_time(OVER, first, second)
-    assert site.bucket().in_sync == (first,) and site.bucket().epoch.run == site.core.site.generation > newest.run
+    assert (
+        site.bucket().isr == (first,)
+        and site.bucket().epoch.controller_epoch == site.core.site.recovery_epoch > newest.controller_epoch
+    )
 
 
 def test_a_request_to_come_that_is_late_on_its_way_takes_no_region_away():
@@ -1344,14 +1356,14 @@ def test_a_request_to_come_that_is_late_on_its_way_takes_no_region_away():
     site.join(A)
     assert site.core.site.hosts("data").keys() == {A, B}
     site.pass_time(OVER, A, B)
-    assert site.bucket().in_sync == (A, B) or site.bucket().in_sync == (B, A)
+    assert site.bucket().isr == (A, B) or site.bucket().isr == (B, A)
 
 
-@pytest.mark.parametrize("gone", ["a copy", "one that leaves"])
-def test_a_primary_that_is_down_by_a_probe_stays_in_the_set_when_another_member_is_gone(gone):
+@pytest.mark.parametrize("gone", ["a replica", "one that leaves"])
+def test_a_primary_that_is_down_by_a_probe_stays_in_the_isr_when_another_member_is_gone(gone):
     site = Site(A, B, C, redundant_copies=2)
     bucket = site.bucket()
-    first, second, third = bucket.primary, *(each for each in bucket.in_sync if each != bucket.primary)
+    first, second, third = bucket.primary, *(each for each in bucket.isr if each != bucket.primary)
     if gone == "one that leaves":
         site.deaf = {first}
         site.core.unreachable(first, {KEY: bucket.epoch}, third, site.now)
@@ -1367,10 +1379,10 @@ def test_a_primary_that_is_down_by_a_probe_stays_in_the_set_when_another_member_
     else:
         site.core.left(third, site.now)
     site.act()
-    assert site.bucket().primary == second and set(site.bucket().in_sync) == {first, second}
+    assert site.bucket().primary == second and set(site.bucket().isr) == {first, second}
 
 
-def test_copies_that_were_silent_together_come_back_with_what_they_have():
+def test_replicas_that_were_unreachable_together_come_back_with_what_they_have():
     site = Site(A, B)
     bucket = site.bucket()
     site.pass_time(4 * TIMEOUT)
@@ -1378,85 +1390,101 @@ def test_copies_that_were_silent_together_come_back_with_what_they_have():
     site.renew(B)
     assert not isinstance(site.last(B), Refused)
     site.pass_time(2 * TIMEOUT, B)
-    assert site.bucket().primary == B and site.bucket().life == bucket.life and site.bucket().in_sync == (B,)
+    assert site.bucket().primary == B and site.bucket().timeline == bucket.timeline and site.bucket().isr == (B,)
 
 
-def test_a_member_that_was_silent_alone_begins_anew():
+def test_a_member_that_was_unreachable_alone_begins_anew():
     site = Site(A, B)
     site.deaf.add(B)
     site.pass_time(4 * TIMEOUT, A)
-    assert site.bucket().in_sync == (A,)
+    assert site.bucket().isr == (A,)
     site.renew(B)
     assert isinstance(site.last(B), Refused) and site.last(B).join_again
 
 
-def test_members_of_a_new_generation_hear_nothing_of_a_bucket_before_it_is_decided():
+def test_members_in_a_metadata_recovery_are_told_nothing_of_a_bucket_before_it_is_decided():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
     site.start(step=2)
-    first, second = bucket.in_sync
+    first, second = bucket.isr
     knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
     site.core.join(profile(first, seen=old), regions, knows, old, site.now)
     site.act()
-    told = [each for each in site.told[first] if isinstance(each, Tables) and each.newest.run > old.run]
+    told = [
+        each
+        for each in site.told[first]
+        if isinstance(each, Tables) and each.newest.controller_epoch > old.controller_epoch
+    ]
     assert KEY in told[0].undecided and not any(each.buckets for each in told)
     site.core.join(profile(second, seen=old), regions, knows, old, site.now)
     site.pass_time(OVER, first, second)
-    heard = [each for each in site.told[first] if isinstance(each, Tables) and each.newest.run > old.run]
-    epochs = [bucket.epoch for each in heard for key, bucket in each.buckets if key == KEY]
-    assert [epoch.run for epoch in epochs] == [site.core.site.generation]
+    received = [
+        each
+        for each in site.told[first]
+        if isinstance(each, Tables) and each.newest.controller_epoch > old.controller_epoch
+    ]
+    epochs = [bucket.epoch for each in received for key, bucket in each.buckets if key == KEY]
+    assert [epoch.controller_epoch for epoch in epochs] == [site.core.site.recovery_epoch]
 
 
-def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_life():
+def test_a_bucket_that_may_have_lost_its_end_keeps_its_content_under_a_new_timeline():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
     site.start(step=2)
-    first, second = bucket.in_sync
+    first, second = bucket.isr
     knows = {KEY: Holding(bucket, True)}
     site.core.join(profile(first, seen=old), {"data": site.attributes}, knows, old, site.now)
     site.core.revoke(second, site.now)
     site.pass_time(OVER, first)
-    assert site.bucket().life != bucket.life and site.bucket().inherits == bucket.life
-    assert site.bucket().in_sync == (first,)
+    assert site.bucket().timeline != bucket.timeline and site.bucket().inherits == bucket.timeline
+    assert site.bucket().isr == (first,)
 
 
-def test_a_copy_that_has_not_heard_of_the_newest_life_goes_on_in_the_next_one():
+def test_a_replica_that_was_not_told_of_the_newest_timeline_goes_on_in_the_next_one():
     """The file is lost twice, and between the two times one member alone hears of the decision."""
     site = Site(A, B)
     began, old = site.bucket(), site.core.site.newest
-    regions, first, second = {"data": site.attributes}, *began.in_sync
-    heard = replace(began, epoch=Epoch(old.run, 90), life=Epoch(old.run, 90).word, inherits=began.life)
+    regions, first, second = {"data": site.attributes}, *began.isr
+    received = replace(
+        began,
+        epoch=Epoch(old.controller_epoch, 90),
+        timeline=Epoch(old.controller_epoch, 90).word,
+        inherits=began.timeline,
+    )
     site.journal.clear()
     site.start(step=2)
-    site.core.join(profile(first, seen=old), regions, {KEY: Holding(heard, True)}, old, site.now)
+    site.core.join(profile(first, seen=old), regions, {KEY: Holding(received, True)}, old, site.now)
     site.core.join(profile(second, seen=old), regions, {KEY: Holding(began, True)}, old, site.now)
     site.pass_time(OVER, first, second)
     after = site.bucket()
-    assert after.in_sync == began.in_sync
-    assert after.goes_on_with(began.life) and after.goes_on_with(heard.life)
+    assert after.isr == began.isr
+    assert after.goes_on_with(began.timeline) and after.goes_on_with(received.timeline)
 
 
-def test_a_copy_of_a_life_that_the_newest_one_does_not_go_on_with_is_left_out():
+def test_a_replica_of_a_timeline_that_the_newest_one_does_not_go_on_with_is_left_out():
     site = Site(A, B)
     began, old = site.bucket(), site.core.site.newest
-    regions, first, second = {"data": site.attributes}, *began.in_sync
-    anew = replace(began, epoch=Epoch(old.run, 90), life=Epoch(old.run, 90).word)  # It began empty.
+    regions, first, second = {"data": site.attributes}, *began.isr
+    anew = replace(
+        began, epoch=Epoch(old.controller_epoch, 90), timeline=Epoch(old.controller_epoch, 90).word
+    )  # It began empty.
     site.journal.clear()
     site.start(step=2)
     site.core.join(profile(first, seen=old), regions, {KEY: Holding(anew, True)}, old, site.now)
     site.core.join(profile(second, seen=old), regions, {KEY: Holding(began, True)}, old, site.now)
     site.pass_time(OVER, first, second)
-    assert site.bucket().in_sync == (first,) and site.bucket().inherits == anew.life
+    assert site.bucket().isr == (first,) and site.bucket().inherits == anew.timeline
 
 
-def test_of_a_lost_file_a_copy_that_leaves_goes_on_only_if_nobody_who_stays_has_reported():
-    """The removal may have come into effect by a decision that was lost: then the copy lacks what was acknowledged."""
+def test_of_a_lost_file_a_replica_that_leaves_goes_on_only_if_nobody_who_stays_has_reported():
+    """The removal may have come into effect by a decision that was lost: then the replica lacks what was
+    acknowledged."""
     for some in ((B, C), (C,)):
         site = Site(A, B, C, redundant_copies=2)
         bucket, old = site.bucket(), site.core.site.newest
-        leaves = replace(bucket, primary=A, in_sync=(A, B), leaving=(C,), version=bucket.version + 1)
+        leaves = replace(bucket, primary=A, isr=(A, B), leaving=(C,), version=bucket.version + 1)
         site.journal.clear()
         site.start(step=2)
         for each in some:
@@ -1465,14 +1493,14 @@ def test_of_a_lost_file_a_copy_that_leaves_goes_on_only_if_nobody_who_stays_has_
         for each in {A, B} - {*some}:
             site.core.revoke(each, site.now)
         site.pass_time(OVER, *some)
-        assert site.bucket().in_sync == some[:1] and site.bucket().inherits == bucket.life
+        assert site.bucket().isr == some[:1] and site.bucket().inherits == bucket.timeline
 
 
-def test_a_member_that_is_proved_to_be_gone_loses_its_copies_when_the_silence_of_a_new_run_is_over():
+def test_a_member_that_is_proved_to_be_gone_loses_its_replicas_when_the_grace_period_of_a_new_epoch_is_over():
     site = Site(A, B)
     bucket = site.bucket()
     gone = bucket.primary
-    other = next(each for each in bucket.in_sync if each != gone)
+    other = next(each for each in bucket.isr if each != gone)
     site.deaf.add(gone)
     site.start(step=2)
     site.core.left(gone, site.now)
@@ -1481,12 +1509,12 @@ def test_a_member_that_is_proved_to_be_gone_loses_its_copies_when_the_silence_of
     assert site.bucket() == bucket, f"{other} may know later decisions, and was not heard yet"
     site.core.renew(other, site.stored[other], site.now)
     site.act()
-    assert site.bucket().primary == other and site.bucket().in_sync == (other,)
+    assert site.bucket().primary == other and site.bucket().isr == (other,)
     site.pass_time(OVER, other)
     assert gone not in site.core.site.members
 
 
-def test_a_bucket_that_is_decided_long_after_its_region_was_recovered_gets_its_copies_too():
+def test_a_bucket_that_is_decided_long_after_its_region_was_recovered_gets_its_replicas_too():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
@@ -1498,36 +1526,37 @@ def test_a_bucket_that_is_decided_long_after_its_region_was_recovered_gets_its_c
     assert KEY in site.core.reports.undecided and not site.bucket().learners, "B may know of a later decision"
     site.core.revoke(B, site.now)
     site.pass_time(TIMEOUT // 10, A, C)
-    assert site.bucket().in_sync == (A,) and site.bucket().learning == (C,)
+    assert site.bucket().isr == (A,) and site.bucket().learning == (C,)
 
 
-def test_a_new_generation_that_was_interrupted_hears_all_reports_again():
+def test_a_metadata_recovery_that_was_interrupted_receives_all_reports_again():
     site = Site(A, B)
     bucket, old = site.bucket(), site.core.site.newest
     site.journal.clear()
     site.start(step=2)
-    first, second = bucket.in_sync
+    first, second = bucket.isr
     knows, regions = {KEY: Holding(bucket, True)}, {"data": site.attributes}
     site.core.join(profile(first, seen=old), regions, knows, old, site.now)
     site.act()
-    interrupted = site.core.site.generation
+    interrupted = site.core.site.recovery_epoch
     site.start(step=3)
-    assert interrupted < site.core.site.generation == site.core.site.run == interrupted + 3
+    assert interrupted < site.core.site.recovery_epoch == site.core.site.controller_epoch == interrupted + 3
     site.core.join(profile(second, seen=old), regions, knows, old, site.now)
     site.act()
     assert site.bucket().epoch == bucket.epoch
     site.core.join(profile(first, seen=old), regions, knows, old, site.now)
     site.pass_time(OVER, first, second)
     assert (
-        site.bucket().epoch.run == site.core.site.generation > interrupted and site.bucket().in_sync == bucket.in_sync
+        site.bucket().epoch.controller_epoch == site.core.site.recovery_epoch > interrupted
+        and site.bucket().isr == bucket.isr
     )
 
 
-def test_two_runs_that_begin_with_the_same_older_file_give_no_epoch_twice():
+def test_two_controller_epochs_that_begin_with_the_same_older_file_give_no_epoch_twice():
     """Nobody tells the second one of what the first one decided: the only member that knows it is cut off."""
     site = Site(A, redundant_copies=0)
     earlier, began = list(site.journal), site.bucket()
-    lives = []
+    timelines = []
     for step, member in ((5, B), (9, C)):
         site.journal[:] = earlier
         site.start(step=step)
@@ -1536,11 +1565,14 @@ def test_two_runs_that_begin_with_the_same_older_file_give_no_epoch_twice():
         site.host("data", site.attributes, member)
         site.pass_time(2 * OVER, member)
         assert site.bucket().primary == member and site.bucket().epoch > began.epoch
-        lives.append(site.bucket())
-    first, second = lives
-    assert first.epoch != second.epoch and first.life != second.life
+        timelines.append(site.bucket())
+    first, second = timelines
+    assert first.epoch != second.epoch and first.timeline != second.timeline
     # The member that was cut off is heard at last. What follows is above both.
-    old, newest = DecisionId(site.journal[0].newest.run + 5, first.epoch.number + 100), site.core.site.newest
+    old, newest = (
+        DecisionId(site.journal[0].newest.controller_epoch + 5, first.epoch.number + 100),
+        site.core.site.newest,
+    )
     site.core.join(profile(B, seen=old), {"data": site.attributes}, {KEY: Holding(first, True)}, old, site.now)
     site.act()
     assert site.bucket() == second and KEY in site.core.reports.undecided, "C has yet to report"
@@ -1553,27 +1585,33 @@ def test_two_runs_that_begin_with_the_same_older_file_give_no_epoch_twice():
     )
     site.pass_time(2 * OVER, B, C)
     assert site.bucket().epoch > max(first.epoch, second.epoch) and site.bucket().primary == C
-    assert site.bucket().goes_on_with(second.life) and site.core.lost_buckets == 0
+    assert site.bucket().goes_on_with(second.timeline) and site.core.lost_buckets == 0
 
 
-def test_a_run_after_one_that_was_forgotten_is_above_it_when_somebody_names_its_decisions():
+def test_a_controller_epoch_after_one_that_was_forgotten_is_above_it_when_somebody_names_its_decisions():
     site = Site(A, B)
     bucket = site.bucket()
-    lost = DecisionId(site.core.site.run + 7 * RUN_STEP_MAX, site.core.site.number)
+    lost = DecisionId(site.core.site.controller_epoch + 7 * CONTROLLER_EPOCH_STEP_MAX, site.core.site.number)
     site.start(step=1)
-    assert site.core.site.run < lost.run
+    assert site.core.site.controller_epoch < lost.controller_epoch
     site.core.join(profile(A, seen=lost), {"data": site.attributes}, {KEY: Holding(bucket, True)}, lost, site.now)
-    assert site.core.site.run == site.core.site.generation > lost.run + FORGOTTEN_RUNS * RUN_STEP_MAX
+    assert (
+        site.core.site.controller_epoch
+        == site.core.site.recovery_epoch
+        > lost.controller_epoch + FORGOTTEN_CONTROLLER_EPOCHS * CONTROLLER_EPOCH_STEP_MAX
+    )
 
 
-def test_a_lost_decision_that_only_a_copy_follows_begins_a_new_generation():
+def test_a_lost_decision_that_only_a_replica_follows_begins_a_metadata_recovery():
     """The new primary told it, before the coordinator told this member anything. Then it was lost with its file."""
     site = Site(A, B)
     stored, bucket = site.core.site.newest, site.bucket()
-    follows = replace(bucket, epoch=Epoch(stored.run + 3, bucket.epoch.number + 1), version=bucket.version + 1)
+    follows = replace(
+        bucket, epoch=Epoch(stored.controller_epoch + 3, bucket.epoch.number + 1), version=bucket.version + 1
+    )
     site.start(step=2)
     site.core.join(profile(A, seen=stored), {"data": site.attributes}, {KEY: Holding(follows, True)}, stored, site.now)
-    assert site.core.site.run == site.core.site.generation > follows.epoch.run
+    assert site.core.site.controller_epoch == site.core.site.recovery_epoch > follows.epoch.controller_epoch
     assert site.bucket() == follows
 
 
@@ -1581,41 +1619,43 @@ def test_members_that_name_different_lost_decisions_are_all_taken_in_at_once_als
     site = Site()
     site.core.join(profile(A, seen=DecisionId(1_000, 50)), {}, {}, NO_DECISION, site.now)
     site.act()
-    over_us = site.core.silence.next_us()
+    over_us = site.core.grace_period.next_us()
     for number in range(1, 10):
         site.now += TIMEOUT // 100
-        seen = DecisionId(site.core.site.run + number, 50 + number)
+        seen = DecisionId(site.core.site.controller_epoch + number, 50 + number)
         site.core.join(profile(Incarnation("m", number), seen=seen), {}, {}, NO_DECISION, site.now)
         site.act()
-        assert Incarnation("m", number) in site.core.site.members and site.core.site.generation > seen.run
+        assert (
+            Incarnation("m", number) in site.core.site.members and site.core.site.recovery_epoch > seen.controller_epoch
+        )
         site.core.left(Incarnation("m", number), site.now)
-    assert site.core.silence.next_us() == over_us, "the silence gets no longer by that"
+    assert site.core.grace_period.next_us() == over_us, "the silence gets no longer by that"
 
 
 def test_members_that_go_on_naming_lost_decisions_leave_the_site_half_of_the_time():
     site = Site(A)
-    steps, decides, generations = 400, 0, set()
+    steps, decides, recovery_epochs = 400, 0, set()
     for number in range(steps):
         site.now += TIMEOUT // 20
-        evil, run = Incarnation(f"evil{number}", number), site.core.site.run
-        site.core.join(profile(evil, seen=DecisionId(run + 1, 1)), {}, {}, NO_DECISION, site.now)
+        evil, controller_epoch = Incarnation(f"evil{number}", number), site.core.site.controller_epoch
+        site.core.join(profile(evil, seen=DecisionId(controller_epoch + 1, 1)), {}, {}, NO_DECISION, site.now)
         site.act()
         if evil in site.core.site.members:
             site.core.left(evil, site.now)
         else:
             refused = site.last(evil)
-            assert "names decision" in refused.reason and 0 < refused.retry_after_us <= 2 * OVER
-            assert site.core.site.run == run
+            assert "names metadata record" in refused.reason and 0 < refused.retry_after_us <= 2 * OVER
+            assert site.core.site.controller_epoch == controller_epoch
         site.core.tick(site.now)
-        decides += not site.core.silence.is_on
-        generations.add(site.core.site.generation)
+        decides += not site.core.grace_period.is_on
+        recovery_epochs.add(site.core.site.recovery_epoch)
     assert decides > steps * 2 // 5
-    assert len(generations) <= 1 + GENERATIONS_MAX * (1 + steps // 20 // 2)
+    assert len(recovery_epochs) <= 1 + METADATA_RECOVERIES_MAX * (1 + steps // 20 // 2)
 
 
 def test_a_stranger_that_names_lost_decisions_is_believed_only_by_a_coordinator_that_has_just_started():
     site = Site(A, B)
-    before = site.core.site.newest.run, site.bucket().life
+    before = site.core.site.newest.controller_epoch, site.bucket().timeline
     stranger, named = Incarnation("stranger", 1), DecisionId(2**24 - 1, 1)
     holds = {KEY: Holding(replace(site.bucket(), epoch=Epoch(2**24 - 1, 1)), True)}
     site.pass_time(BELIEVED_LEASES * OVER, A, B)
@@ -1625,10 +1665,13 @@ def test_a_stranger_that_names_lost_decisions_is_believed_only_by_a_coordinator_
         site.act()
         assert "has never made, and was no member when it started" in site.last(stranger).reason
         assert stranger not in site.core.site.members
-        assert (site.core.site.newest.run, site.bucket().life) == before and not site.core.silence.is_on
+        assert (
+            site.core.site.newest.controller_epoch,
+            site.bucket().timeline,
+        ) == before and not site.core.grace_period.is_on
     site.start(step=2)
     site.core.join(profile(stranger, seen=named), {}, {}, NO_DECISION, site.now, {1: b"n" * 16})
-    assert site.core.site.generation > named.run
+    assert site.core.site.recovery_epoch > named.controller_epoch
 
 
 @pytest.mark.parametrize("before", [(), (1, 2)], ids=["the same incarnation", "a later one of its folder"])
@@ -1645,7 +1688,7 @@ def test_who_was_a_member_when_the_coordinator_started_is_believed_at_any_time(b
         site.core.join(profile(comes, seen=named, before=before), {}, {}, NO_DECISION, site.now, nonces)
         site.act()
         assert (comes in site.core.site.members) == (nonces is told)
-    assert site.core.site.generation > named.run
+    assert site.core.site.recovery_epoch > named.controller_epoch
 
 
 def test_who_has_joined_since_the_coordinator_started_is_a_stranger_in_that():
@@ -1656,33 +1699,37 @@ def test_who_has_joined_since_the_coordinator_started_is_a_stranger_in_that():
     named = DecisionId(2**24 - 1, 2**20)
     site.core.join(profile(B, seen=named), {}, {}, named, site.now, {B.member_id: nonce})
     site.act()
-    assert site.core.site.generation == 1 and "was no member when it started" in site.last(B).reason
+    assert site.core.site.recovery_epoch == 1 and "was no member when it started" in site.last(B).reason
 
 
 def test_a_locator_that_names_lost_decisions_is_believed_only_by_a_coordinator_that_has_just_started():
     site = Site(A)
     told = Follower("M", "localhost[1]", DecisionId(2**24 - 1, 1), site.core.site.term, is_standby=True)
     site.pass_time(BELIEVED_LEASES * OVER, A)
-    site.core.hear_locator(told, site.now)
+    site.core.receive_from_locator(told, site.now)
     site.act()
-    assert site.core.site.generation == 1 and site.core.standbys.may_decide
+    assert site.core.site.recovery_epoch == 1 and site.core.standbys.may_decide
     site.start(step=2)
-    site.core.hear_locator(told, site.now)
-    assert site.core.site.generation > told.stored.run
+    site.core.receive_from_locator(told, site.now)
+    assert site.core.site.recovery_epoch > told.stored.controller_epoch
 
 
-def test_a_member_that_names_many_lost_decisions_begins_one_generation():
+def test_a_member_that_names_many_lost_decisions_begins_one_metadata_recovery():
     site = Site(A)
     bucket, stored = site.bucket(), site.core.site.newest
-    runs = range(stored.run + 1, stored.run + 1 + 4 * 100 * RUN_STEP_MAX, 100 * RUN_STEP_MAX)
+    controller_epochs = range(
+        stored.controller_epoch + 1,
+        stored.controller_epoch + 1 + 4 * 100 * CONTROLLER_EPOCH_STEP_MAX,
+        100 * CONTROLLER_EPOCH_STEP_MAX,
+    )
     holdings = {
-        BucketKey("data", number): Holding(replace(bucket, epoch=Epoch(run, bucket.epoch.number)), True)
-        for number, run in enumerate(runs)
+        BucketKey("data", number): Holding(replace(bucket, epoch=Epoch(controller_epoch, bucket.epoch.number)), True)
+        for number, controller_epoch in enumerate(controller_epochs)
     }
     site.core.join(profile(B), {"data": site.attributes}, holdings, NO_DECISION, site.now)
     site.act()
     assert B in site.core.site.members
-    assert len([run for run in site.core.site.runs if run > stored.run]) == 1
+    assert len([each for each in site.core.site.controller_epochs if each > stored.controller_epoch]) == 1
 
 
 def test_a_coordinator_that_starts_again_with_its_whole_file_asks_for_no_reports():
@@ -1690,37 +1737,42 @@ def test_a_coordinator_that_starts_again_with_its_whole_file_asks_for_no_reports
     bucket, newest = site.bucket(), site.core.site.newest
     site.start(step=100)
     site.renew(A, B)
-    assert site.core.site.generation == 1 and site.core.site.newest == newest and site.bucket() == bucket
+    assert site.core.site.recovery_epoch == 1 and site.core.site.newest == newest and site.bucket() == bucket
     assert not isinstance(site.last(A), Refused) and not isinstance(site.last(B), Refused)
     site.is_down(bucket.primary)
     after = site.bucket()
-    assert after.epoch == Epoch(site.core.site.run, bucket.epoch.number + 1) and after.life == bucket.life
+    assert (
+        after.epoch == Epoch(site.core.site.controller_epoch, bucket.epoch.number + 1)
+        and after.timeline == bucket.timeline
+    )
 
 
-def test_a_coordinator_without_a_number_for_another_run_or_decision_says_so():
+def test_a_coordinator_without_a_number_for_another_controller_epoch_or_decision_says_so():
     site = Site(A)
-    with pytest.raises(IllegalStateError, match="has no number for another run"):
-        site.start(step=RUN_MAX)
+    with pytest.raises(IllegalStateError, match="has no number for another controller epoch"):
+        site.start(step=CONTROLLER_EPOCH_MAX)
     site.start()
-    named = DecisionId(RUN_MAX - RUN_STEP_MAX, 1)
+    named = DecisionId(CONTROLLER_EPOCH_MAX - CONTROLLER_EPOCH_STEP_MAX, 1)
     site.core.join(profile(B, seen=named), {}, {}, NO_DECISION, site.now)
     site.act()
-    assert "start it in an empty folder" in site.last(B).reason and site.core.site.generation == 1
+    assert "start the member in an empty folder" in site.last(B).reason and site.core.site.recovery_epoch == 1
     last = Store(DecisionId(1, DECISION_MAX), 1, ((1, DECISION_MAX),), "site", (), (), ())
     site.journal.append(last)
     site.start()
-    with pytest.raises(IllegalStateError, match="has no number for another decision"):
+    with pytest.raises(IllegalStateError, match="has no number for another metadata record"):
         site.join(B)
 
 
-@pytest.mark.parametrize("value", [[RUN_MAX + 1, 1], [1, DECISION_MAX + 1], [-1, 1], [1, 1, 1]])
+@pytest.mark.parametrize("value", [[CONTROLLER_EPOCH_MAX + 1, 1], [1, DECISION_MAX + 1], [-1, 1], [1, 1, 1]])
 def test_a_decision_or_an_epoch_that_fits_no_word_is_refused(value):
     for reader in (encoding.decision_id_of, encoding.epoch_of):
         with pytest.raises(ProtocolError):
             reader(value)
-    highest = Epoch(RUN_MAX, DECISION_MAX)
+    highest = Epoch(CONTROLLER_EPOCH_MAX, DECISION_MAX)
     assert Epoch.of(highest.word) == highest
-    assert encoding.bucket_of(encoding.plain_bucket(Bucket(highest, life=highest.word)), KEY).life == highest.word
+    assert (
+        encoding.bucket_of(encoding.plain_bucket(Bucket(highest, timeline=highest.word)), KEY).timeline == highest.word
+    )
 
 
 def test_an_older_file_is_found_out_by_a_decision_that_it_does_not_have():
@@ -1762,13 +1814,13 @@ def test_a_region_that_is_created_again_begins_above_all_epochs_of_the_earlier_o
     site.act()
     site.host("data", site.attributes, A, B)
     after = site.bucket()
-    assert after.epoch > before.epoch and after.life == after.epoch.word > before.epoch.word
+    assert after.epoch > before.epoch and after.timeline == after.epoch.word > before.epoch.word
     site.core.left(A, site.now)
     site.core.left(B, site.now)
     site.join(C)
     site.host("data", site.attributes, C)
     site.pass_time(TIMEOUT, C)
-    assert site.bucket().life == site.bucket().epoch.word > after.epoch.word
+    assert site.bucket().timeline == site.bucket().epoch.word > after.epoch.word
 
 
 # --- its file ---
@@ -1782,15 +1834,15 @@ sets = st.lists(incarnations, max_size=3, unique=True).map(tuple)
 
 @st.composite
 def buckets(draw):
-    in_sync = draw(sets)
-    learning = [each for each in draw(sets) if each not in in_sync]
+    isr = draw(sets)
+    learning = [each for each in draw(sets) if each not in isr]
     return Bucket(
         Epoch(draw(st.integers(0, 9)), draw(st.integers(0, 9))),
         draw(st.integers(0, 2**62)),
         draw(st.integers(0, 2**62)),
         draw(st.integers(0, 99)),
-        draw(st.sampled_from(in_sync)) if in_sync else None,
-        in_sync,
+        draw(st.sampled_from(isr)) if isr else None,
+        isr,
         draw(sets),
         tuple(Learner(each, draw(st.integers(0, 99))) for each in learning),
         draw(sets),
@@ -1868,10 +1920,10 @@ def test_tables_of_which_a_part_is_gone_or_is_there_twice_are_refused(gone):
 
 
 def test_a_bucket_that_contradicts_itself_is_refused_by_its_name_and_its_members():
-    twice = Bucket(primary=A, in_sync=(A, B), learners=(Learner(B, 7),))
-    with pytest.raises(ProtocolError, match=re.escape(f"bucket data[3]: member {B} is among the copies in sync and")):
+    twice = Bucket(primary=A, isr=(A, B), learners=(Learner(B, 7),))
+    with pytest.raises(ProtocolError, match=re.escape(f"bucket data[3]: member {B} is among the in-sync replicas and")):
         encoding.bucket_of(encoding.plain_bucket(twice), BucketKey("data", 3))
-    without = Bucket(primary=A, in_sync=(B,))
+    without = Bucket(primary=A, isr=(B,))
     with pytest.raises(ProtocolError, match=re.escape(f"bucket data[3]: its primary, member {A}, is not among")):
         encoding.bucket_of(encoding.plain_bucket(without), BucketKey("data", 3))
 
@@ -1918,7 +1970,7 @@ def test_a_journal_gives_back_what_the_tables_were(tmp_path):
     assert core.site.regions == site.core.site.regions
     assert core.site.newest == site.core.site.newest and core.site.identity == "site"
     assert core.site.made(DecisionId(1, 1)) and not core.site.made(DecisionId(1, 10_000))
-    assert core.site.generation == site.core.site.generation and core.site.run == 3
+    assert core.site.recovery_epoch == site.core.site.recovery_epoch and core.site.controller_epoch == 3
 
 
 @given(st.lists(decided, min_size=1, max_size=6))
@@ -2096,7 +2148,7 @@ def test_the_coordinator_shows_what_a_region_lacks():
     assert shown == {"buckets_without_primary": 0, "missing_copies": 4, "images": 4}
 
 
-def test_copies_go_to_a_member_that_comes_a_few_at_a_time_and_primaries_with_them():
+def test_replicas_go_to_a_member_that_comes_a_few_at_a_time_and_primaries_with_them():
     attributes = RegionAttributes(Kind.PARTITION, 64)
     site = Site(A)
     site.host("more", attributes, A)
@@ -2109,7 +2161,7 @@ def test_copies_go_to_a_member_that_comes_a_few_at_a_time_and_primaries_with_the
         return [primaries[A], primaries[B]]
 
     rounds = 0
-    while led() != [32, 32] or any(len(each.in_sync) > 1 for each in site.core.site.buckets.values()):
+    while led() != [32, 32] or any(len(each.isr) > 1 for each in site.core.site.buckets.values()):
         learning = [each for each in site.core.site.buckets.values() if each.learners]
         assert len(learning) <= LEARNERS_AT_ONCE
         site.learn()
@@ -2123,12 +2175,12 @@ def test_copies_go_to_a_member_that_comes_a_few_at_a_time_and_primaries_with_the
 
 
 @pytest.mark.parametrize("attributes", [{"startup_recovery_delay_ms": -1}, {"startup_recovery_delay_ms": 1000}])
-def test_copies_stay_where_they_are_if_members_that_come_are_not_to_get_any_at_once(attributes):
+def test_replicas_stay_where_they_are_if_members_that_come_are_not_to_get_any_at_once(attributes):
     site = Site(A, redundant_copies=0, **attributes)
     site.join(B)
     site.host("data", site.attributes, B)
     site.pass_time(3 * OVER, A, B)
-    assert all(each.in_sync == (A,) and not each.learners for each in site.core.site.buckets.values())
+    assert all(each.isr == (A,) and not each.learners for each in site.core.site.buckets.values())
 
 
 def test_what_has_gone_is_not_named_for_ever_and_who_lacks_it_is_told_all_that_there_is(monkeypatch):
@@ -2164,11 +2216,14 @@ def test_no_number_of_messages_uses_up_the_numbers_of_a_site():
     for count in range(2_000):
         believed = site.core.site.believed
         evil = Incarnation("evil", count)
-        named = believed if count < 1_000 else DecisionId(site.core.site.run, site.core.site.number + 1)
+        named = believed if count < 1_000 else DecisionId(site.core.site.controller_epoch, site.core.site.number + 1)
         site.core.join(profile(evil, seen=named), {}, {}, NO_DECISION, site.now)
         site.act()
         site.core.left(evil, site.now)
-    assert site.core.site.run <= RUN_MAX // 4 and site.core.site.number <= DECISION_MAX // 4 + 10_000
+    assert (
+        site.core.site.controller_epoch <= CONTROLLER_EPOCH_MAX // 4
+        and site.core.site.number <= DECISION_MAX // 4 + 10_000
+    )
     site.start()
     site.join(B)
     site.pass_time(OVER, A, B)
@@ -2179,19 +2234,19 @@ def test_no_number_of_messages_uses_up_the_numbers_of_a_site():
 @pytest.mark.parametrize("above", [0, 1])
 def test_a_member_is_believed_in_a_bounded_distance_above_what_is_known(above):
     site = Site(A)
-    run, number = site.core.site.run, site.core.site.number
-    seen = DecisionId(run + BELIEVED_RUNS + above, number + BELIEVED_DECISIONS)
+    controller_epoch, number = site.core.site.controller_epoch, site.core.site.number
+    seen = DecisionId(controller_epoch + BELIEVED_CONTROLLER_EPOCHS + above, number + BELIEVED_DECISIONS)
     site.core.join(profile(B, seen=seen), {}, {}, NO_DECISION, site.now)
     site.act()
     assert (B in site.core.site.members) == (not above)
-    assert (site.core.site.generation > seen.run) == (not above) and (site.core.site.number > seen.number) == (
-        not above
-    )
+    assert (site.core.site.recovery_epoch > seen.controller_epoch) == (not above) and (
+        site.core.site.number > seen.number
+    ) == (not above)
 
 
 def test_a_join_that_is_not_believed_does_not_name_the_site():
     site = Site()
-    seen = DecisionId(RUN_MAX, 1)
+    seen = DecisionId(CONTROLLER_EPOCH_MAX, 1)
     site.core.join(profile(A, site_identity="evil", seen=seen), {}, {}, NO_DECISION, site.now)
     site.act()
     assert site.core.site.identity == "site" and isinstance(site.last(A), Refused)
@@ -2199,7 +2254,7 @@ def test_a_join_that_is_not_believed_does_not_name_the_site():
 
 def test_a_coordinator_that_has_lost_all_believes_more_than_one_that_knows_something():
     site = Site()
-    seen = DecisionId(RUN_MAX // 4 + 1, DECISION_MAX // 4 + 1)
+    seen = DecisionId(CONTROLLER_EPOCH_MAX // 4 + 1, DECISION_MAX // 4 + 1)
     site.core.join(profile(A, seen=seen), {}, {}, NO_DECISION, site.now)
     site.act()
-    assert A in site.core.site.members and site.core.site.generation > seen.run
+    assert A in site.core.site.members and site.core.site.recovery_epoch > seen.controller_epoch

@@ -390,9 +390,9 @@ def test_a_comparison_between_sites_sees_every_live_entry_once():
     for n in range(1000):
         region.put(f"k{n}", n)
     region.destroy("k0")
-    cursor, seen = 0, []
-    while cursor is not None:
-        cursor, run = region.scan(cursor, 100)
+    scan_position, seen = 0, []
+    while scan_position is not None:
+        scan_position, run = region.scan(scan_position, 100)
         at = 0
         while at < len(run):
             length, key_form, value_form, value_length, _, stamp, site = struct.unpack_from("<HBBIQQB", run, at)

@@ -158,7 +158,7 @@ def test_batches_leave_without_waiting_for_the_previous_acknowledgement(sites):
     assert sites.dispatcher.in_flight == 50
 
 
-def test_one_late_acknowledgement_settles_all_batches_before_it(sites):
+def test_one_late_acknowledgement_acknowledges_all_batches_before_it(sites):
     sites.dispatcher.configure(10, -1)
     sites.put(*[("k", str(n)) for n in range(50)])
     acks = split_frames(sites.deliver(sites.sent()))
@@ -234,7 +234,7 @@ def test_every_partition_has_its_own_sequence_and_place_in_a_batch():
     assert sorted(section.partition for section in batch) == [0, 1, 2, 3, 4]
     for section in batch:
         assert [r.sequence for r in section.records] == list(range(1, section.count + 1))
-        assert section.first == 1 and section.through == section.count and section.settled == 0
+        assert section.first == 1 and section.through == section.count and section.acknowledged == 0
 
 
 def test_a_batch_is_closed_before_it_is_over_the_frame_limit_whatever_partition_comes_next():
@@ -351,7 +351,7 @@ def test_a_gap_is_refused_with_the_sequence_that_is_expected(sites):
     assert sites.history.values("k") == ["1", "2", "3"]
 
 
-def test_a_gap_at_the_first_contact_is_refused_and_what_is_settled_is_believed(sites):
+def test_a_gap_at_the_first_contact_is_refused_and_what_is_acknowledged_is_believed(sites):
     """A receiver that lost its memory, or never had one, goes on behind what was acknowledged; what is neither settled
     nor there is lost.
     """
@@ -372,9 +372,9 @@ def test_a_gap_at_the_first_contact_is_refused_and_what_is_settled_is_believed(s
     assert sites.history.values("k") == ["9"] and sites.memory.last() == [9]
 
 
-def failing_batch(sites, first, count, *, times=1, settled=0):
+def failing_batch(sites, first, count, *, times=1, acknowledged=0):
     """A batch of one section, or the same one several times, of events whose region is not there."""
-    section = (0, first, first + count - 1, settled, [make_record(b"k", region=9)] * count)
+    section = (0, first, first + count - 1, acknowledged, [make_record(b"k", region=9)] * count)
     return make_batch(*[section] * times)
 
 
@@ -395,10 +395,10 @@ def test_a_section_that_goes_back_on_its_connection_ends_it(sites):
         sites.receiver.receive_data(_core.pack_frame(BATCH, payload, 1, count))
 
 
-def test_a_section_goes_on_behind_what_was_settled_meanwhile(sites):
+def test_a_section_goes_on_behind_what_was_acknowledged_meanwhile(sites):
     """Events that became holes while nothing was on its way are in no section: they are settled."""
-    for number, (first, settled) in enumerate([(1, 0), (8, 7)]):
-        payload, count = failing_batch(sites, first, 2, settled=settled)
+    for number, (first, acknowledged) in enumerate([(1, 0), (8, 7)]):
+        payload, count = failing_batch(sites, first, 2, acknowledged=acknowledged)
         [ack] = split_frames(sites.deliver(_core.pack_frame(BATCH, payload, number, count)))
         assert [sequence for _, _, sequence in read_ack(ack.payload)[2]] == [first, first + 1]
     assert sites.memory.failures == 2
@@ -560,7 +560,7 @@ def test_the_work_of_parking_grows_with_the_failures_and_not_with_their_square()
     assert many < few * 16 * 4, f"{few:.6f} s for 2,000 failures, {many:.6f} s for 32,000"
 
 
-def test_failures_are_forgotten_once_the_sender_has_heard_of_them(sites):
+def test_failures_are_forgotten_once_the_sender_has_received_them(sites):
     sites.history.fails["bad"] = 4
     sites.put(("bad", "1"))
     sites.settle()
@@ -688,7 +688,7 @@ def test_a_filtered_event_leaves_the_queue_without_being_sent(sites):
     assert sites.memory.last() == [3]
 
 
-def test_a_batch_of_nothing_but_filtered_events_settles_them_all(sites):
+def test_a_batch_of_nothing_but_filtered_events_has_them_all_acknowledged(sites):
     sites.dispatcher.set_callbacks(lambda records: [False for _ in records], None)
     sites.put(("a", "1"), ("b", "2"))
     sites.settle()
@@ -1048,7 +1048,7 @@ def test_an_event_is_passed_on_to_sites_that_do_not_have_it_and_to_no_other():
 def test_a_receiver_without_a_sign_of_life_is_given_up_after_the_time_that_was_set(sites):
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        sites.dispatcher.configure(1, -1, silence_ms=100)
+        sites.dispatcher.configure(1, -1, receive_timeout_ms=100)
         sites.dispatcher.connected(1_000_000, 64 << 20, 0, 10_000)
         sites.put(("k", "1"))
         assert sites.dispatcher.run(ours).startswith("no progress by the receiver for 0.1 s, with 1 events")

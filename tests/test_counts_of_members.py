@@ -23,17 +23,17 @@ def resume_all(both: Sites) -> None:
         each.sender("ln", "resume")
 
 
-def wait_spread(both: Sites, copies: int) -> None:
-    """Returns when each bucket has so many copies, and no member has many more of them than another one."""
+def wait_spread(both: Sites, replicas: int) -> None:
+    """Returns when each bucket has so many replicas, and no member has many more of them than another one."""
 
     def is_even() -> bool:
         layout = both.ny.locator.ask("layout", "data")
-        if any(len(each) != copies for _, each in layout):
+        if any(len(each) != replicas for _, each in layout):
             return False
         held = Counter(name for _, each in layout for name in each)
         return len(held) == len(both.ny.living()) and max(held.values()) - min(held.values()) < 2
 
-    eventually(is_even, what="as many copies at each member")
+    eventually(is_even, what="as many replicas at each member")
 
 
 def acknowledged(both: Sites) -> int:
@@ -49,14 +49,14 @@ def acknowledged(both: Sites) -> int:
         pytest.param(PARTITION, True, ("a", "b", "c", "d"), id="C_064"),
     ],
 )
-def test_each_copy_of_an_event_hears_once_that_it_is_acknowledged(tmp_path, region, parallel, members):
+def test_each_replica_is_told_once_that_an_event_is_acknowledged(tmp_path, region, parallel, members):
     filters = ["wan_site:Acknowledged"]
     with sites(tmp_path, region, members=members, parallel=parallel, gateway_event_filters=filters) as both:
         if parallel:
             wait_spread(both, 2)
         both.ny.living()["a"].ask("put_many", "data", 0, 1000)
         both.wait_remote(1000)
-        eventually(lambda: acknowledged(both) >= 2000, what="an acknowledgement of each copy")
+        eventually(lambda: acknowledged(both) >= 2000, what="an acknowledgement of each replica")
         both.wait_empty()
         assert acknowledged(both) == 2000
 
@@ -69,14 +69,14 @@ def test_a_filter_on_several_members_leaves_what_it_lets_through(tmp_path):
         wait_spread(both, 2)
         both.ny.living()["a"].ask("put_many", "data", 0, 1000)
         both.wait_remote(800)
-        eventually(lambda: acknowledged(both) >= 1600, what="an acknowledgement of each copy")
+        eventually(lambda: acknowledged(both) >= 1600, what="an acknowledgement of each replica")
         both.wait_empty()
         assert acknowledged(both) == 1600 and both.remote_size() == 800
 
 
 @pytest.mark.whole
 @pytest.mark.long
-def test_both_other_copies_conflate_as_the_primary_does(tmp_path):
+def test_both_other_replicas_conflate_as_the_primary_does(tmp_path):
     region = {**PARTITION, "redundant_copies": 2}
     with sites(tmp_path, region, members=("a", "b", "c"), parallel=True, enable_batch_conflation=True) as both:
         pause_all(both)

@@ -124,7 +124,7 @@ def test_of_a_store_that_a_copy_replaced_only_what_the_copy_has_must_be_there(wr
     assert [written.was_put_back("0/0", number) for number in (32, 48, None, 64)] == [False, True, True, False]
 
 
-def test_a_listener_may_hear_of_a_change_again_only_in_the_next_life(tmp_path):
+def test_a_listener_may_receive_a_change_again_only_in_the_next_life(tmp_path):
     journal = tmp_path / "journal"
     journal.write_text("\nlife\n0/0 0\n0/0 8\n\nlife\n0/0 8\n0/0 -1\n0/0 32\n")
     assert check_journal(journal) == []

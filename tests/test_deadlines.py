@@ -18,7 +18,7 @@ from pywan.testing.fault_proxy import FaultProxy
 from pywan.testing.waiting import LIMIT_S, eventually
 from shared_site import Call, SharedSite
 from test_event_calls import event
-from test_shelved_calls import DONE, ELSEWHERE, IN_DOUBT, SECOND, Served, served
+from test_pending_calls import DONE, IN_DOUBT, NOT_PRIMARY, SECOND, Served, served
 
 __all__ = ["served"]
 
@@ -30,7 +30,7 @@ def read_all(core: _core.RegionCore) -> list[Any]:
     return list(core.route.items())
 
 
-# What waits at its primary until all copies have it, and what does not count yet is not shown either.
+# What waits at its primary until all replicas have it, and what does not count yet is not shown either.
 CALLS: dict[str, Callable[[_core.RegionCore], Any]] = {
     "put": lambda core: core.put("k", 1),
     "get": lambda core: core.get("k"),
@@ -59,8 +59,8 @@ def took_s(call: Callable[[], Any]) -> float:
 
 
 @pytest.fixture(scope="module")
-def silent() -> Iterator[SharedSite]:
-    """Members of which one has every key, and whose copies have stopped to acknowledge."""
+def unresponsive() -> Iterator[SharedSite]:
+    """Members of which one has every key, and whose replicas have stopped to acknowledge."""
     with SharedSite(members=3, timeout_s=TIMEOUT_S) as site:
         site.keep_carrying()
         core = site.cores[0]
@@ -77,15 +77,17 @@ def silent() -> Iterator[SharedSite]:
 
 @pytest.mark.parametrize("caller", [0, 1])
 @pytest.mark.parametrize("what", CALLS)
-def test_a_call_ends_in_time_when_the_copies_are_silent(silent: SharedSite, what: str, caller: int) -> None:
-    took = took_s(lambda: CALLS[what](silent.cores[caller]))
+def test_a_call_ends_in_time_when_the_replicas_are_unresponsive(
+    unresponsive: SharedSite, what: str, caller: int
+) -> None:
+    took = took_s(lambda: CALLS[what](unresponsive.cores[caller]))
     assert TIMEOUT_S - 0.05 <= took <= TIMEOUT_S + SLACK_S
 
 
-def test_a_bulk_call_of_several_parts_has_no_time_for_the_next_when_one_took_too_long(silent: SharedSite) -> None:
+def test_a_bulk_call_of_several_parts_has_no_time_for_the_next_when_one_took_too_long(unresponsive: SharedSite) -> None:
     """Each part has 16 MiB."""
     value = bytes(8 << 20)
-    took = took_s(lambda: silent.cores[1].route.put_all((n, value) for n in range(7)))
+    took = took_s(lambda: unresponsive.cores[1].route.put_all((n, value) for n in range(7)))
     assert took <= TIMEOUT_S + 3 * SLACK_S  # 56 MiB are laid out, and one part travels.
 
 
@@ -153,8 +155,8 @@ def test_calls_that_callbacks_make_have_the_time_and_the_next_depth_of_the_call(
     assert asked.left_us > 8_000_000, "the next call has its own"
 
 
-def test_a_call_that_makes_others_has_one_deadline(silent: SharedSite) -> None:
-    core = silent.cores[0]
+def test_a_call_that_makes_others_has_one_deadline(unresponsive: SharedSite) -> None:
+    core = unresponsive.cores[0]
 
     def several() -> None:
         with core.one_deadline():
@@ -167,12 +169,12 @@ def test_a_call_that_makes_others_has_one_deadline(silent: SharedSite) -> None:
     assert took_s(lambda: core.get("k")) >= TIMEOUT_S - 0.05, "the next call has its own"
 
 
-def test_a_limit_that_is_changed_holds_for_the_next_call(silent: SharedSite) -> None:
-    route = silent.members[1].route
+def test_a_limit_that_is_changed_holds_for_the_next_call(unresponsive: SharedSite) -> None:
+    route = unresponsive.members[1].route
     route.set_limit(0.2)
     try:
         for what, call in CALLS.items():
-            assert took_s(lambda call=call: call(silent.cores[1])) <= 0.2 + SLACK_S, what
+            assert took_s(lambda call=call: call(unresponsive.cores[1])) <= 0.2 + SLACK_S, what
     finally:
         route.set_limit(TIMEOUT_S)
 
@@ -186,7 +188,7 @@ def test_an_answer_in_doubt_comes_before_its_caller_gives_up(served: Served) -> 
     assert served.session.next_us() == SECOND + 80_000
     assert served.answered(SECOND + 80_000 - 1) == {}
     assert {id: status for id, (status, _) in served.answered(SECOND + 80_000).items()} == {1: IN_DOUBT}
-    assert {id: status for id, (status, _) in served.answered(SECOND + 160_000).items()} == {2: ELSEWHERE}
+    assert {id: status for id, (status, _) in served.answered(SECOND + 160_000).items()} == {2: NOT_PRIMARY}
 
 
 def test_a_change_is_not_made_for_a_caller_that_does_not_wait_any_more(served: Served) -> None:
@@ -196,10 +198,10 @@ def test_a_change_is_not_made_for_a_caller_that_does_not_wait_any_more(served: S
         served.put(0, b"value")
     record = calls.record(served.keys[1].encode(), b"late", key_form=1)
     served.session.receive_data(calls.call(calls.CHANGE, record, id=9000, bucket=1, epoch=1, within=10))
-    assert served.answered(SECOND) == {} and served.tail.last(1) == 0
+    assert served.answered(SECOND) == {} and served.changelog.log_end(1) == 0
     served.acknowledge(0)
-    assert served.answered(2 * SECOND)[9000][0] == ELSEWHERE
-    assert served.tail.last(1) == 0 and served.session.shelved == 0
+    assert served.answered(2 * SECOND)[9000][0] == NOT_PRIMARY
+    assert served.changelog.log_end(1) == 0 and served.session.pending == 0
 
 
 def test_a_call_that_may_have_lain_in_the_socket_for_too_long_is_not_made(served: Served) -> None:
@@ -215,23 +217,23 @@ def test_a_call_that_may_have_lain_in_the_socket_for_too_long_is_not_made(served
         call = calls.call(calls.CHANGE, record, id=id, bucket=1, epoch=1, within=10)
         served.session.receive_data(call, 2 * SECOND)
         answers = served.answered(2 * SECOND)
-        assert served.tail.last(1) == sequence and (id in answers) == (sequence == 0)
-        assert sequence or answers[id][0] == ELSEWHERE
+        assert served.changelog.log_end(1) == sequence and (id in answers) == (sequence == 0)
+        assert sequence or answers[id][0] == NOT_PRIMARY
     served.acknowledge(1)
     assert served.answered(2 * SECOND)[9001][0] == DONE
 
 
 def test_a_call_that_is_held_is_not_done_when_its_caller_has_given_up(served: Served) -> None:
     served.answered(SECOND)
-    served.becomes(0, _core.TAIL_TAKING_OVER, 2)
+    served.becomes(0, _core.REPLICA_TAKING_OVER, 2)
     record = calls.record(served.keys[0].encode(), b"v", key_form=1)
     served.session.receive_data(calls.call(calls.CHANGE, record, id=1, epoch=2, within=10), SECOND)
-    assert served.answered(SECOND) == {} and served.session.shelved == 1
-    served.becomes(0, _core.TAIL_PRIMARY, 2)
-    assert served.answered(SECOND + 90_000)[1][0] == ELSEWHERE and served.tail.last(0) == 0
+    assert served.answered(SECOND) == {} and served.session.pending == 1
+    served.becomes(0, _core.REPLICA_PRIMARY, 2)
+    assert served.answered(SECOND + 90_000)[1][0] == NOT_PRIMARY and served.changelog.log_end(0) == 0
 
 
-def test_rows_that_change_nothing_are_not_told_as_done_while_what_they_saw_does_not_count() -> None:
+def test_rows_that_change_nothing_are_not_told_as_done_while_what_they_saw_is_not_replicated() -> None:
     with SharedSite(buckets=1, timeout_s=TIMEOUT_S) as site:
         site.keep_carrying()
         site.cores[0].put("k", 1)
@@ -268,7 +270,7 @@ def test_a_call_goes_on_over_the_new_routes_when_its_member_begins_anew(what: st
         known = member.route.slots.caller
         site.begin_anew(1, 77)
         for bucket in range(site.buckets):
-            site.members[0].tail.forget(bucket, known)  # The site has forgotten the earlier incarnation.
+            site.members[0].changelog.forget(bucket, known)  # The site has forgotten the earlier incarnation.
             site.lead(bucket, 0)
         result = call.result()
         if what in wanted:
@@ -280,15 +282,15 @@ def test_a_call_goes_on_over_the_new_routes_when_its_member_begins_anew(what: st
         assert len(core) == entries
 
 
-def test_rows_that_wait_for_their_copies_go_on_when_their_member_begins_anew() -> None:
+def test_rows_that_wait_for_their_replicas_go_on_when_their_member_begins_anew() -> None:
     with SharedSite() as site:
         core, member = site.cores[1], site.members[1]
         calls_ = [Call(core.put_columns, np.arange(100), np.arange(100)), Call(core.route.put_all, {"a": 1}.items())]
-        eventually(lambda: sum(map(site.members[0].tail.last, range(site.buckets))) == 101)
+        eventually(lambda: sum(map(site.members[0].changelog.log_end, range(site.buckets))) == 101)
         member.table.forget()
         site.begin_anew(1, 77)
         site.keep_carrying()
         for bucket in range(site.buckets):
             site.lead(bucket, 0)
         assert [call.result() for call in calls_] == [100, None]
-        assert sum(map(site.members[0].tail.last, range(site.buckets))) == 101, "each row was made once"
+        assert sum(map(site.members[0].changelog.log_end, range(site.buckets))) == 101, "each row was made once"

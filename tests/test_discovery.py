@@ -78,7 +78,7 @@ class World:
                 if contact.request["op"] == "ping"
                 else there.on_join(contact.request, self.now)
             )
-            state.heard(contact.address, contact.request, reply, self.now)
+            state.received(contact.address, contact.request, reply, self.now)
         except IncompatibleSystemError as error:
             self.conflicts.append(str(error))
             state.failed(contact.address, str(error), self.now, conflict=True)
@@ -266,7 +266,7 @@ def test_a_profile_from_the_network_is_checked(bad):
     [contact] = state.due(0)
     for answer in ({"from": bad, "sites": []}, {"from": LocatorProfile(2, "h", 2, "n").to_map(), "sites": [bad]}):
         with pytest.raises(ProtocolError):
-            state.heard(contact.address, contact.request, {"uid": "x", **answer}, 0)
+            state.received(contact.address, contact.request, {"uid": "x", **answer}, 0)
     assert state.known_sites() == {1: [Address("h", 1)]}
 
 
@@ -605,7 +605,7 @@ def test_receivers_behind_one_address_are_told_apart_by_member():
     assert table.hand_out(ReceiverWish(frozenset({1, 2})), 0) is None
 
 
-def test_a_silent_member_is_dropped_and_a_late_goodbye_does_not_hit_its_successor():
+def test_an_unresponsive_member_is_dropped_and_a_late_goodbye_does_not_hit_its_successor():
     table = MemberTable(lease_ms=5000)
     table.join(profile("a", 1), NONCE, 0)
     assert table.heartbeat({"nonce": NONCE, "name": "a", "member_id": 1, "load": 2}, 4000)
@@ -685,14 +685,14 @@ def test_where_people_are_asked_only_the_own_site_names_its_locators():
         }
 
     # One of another site names one of this site, and it is another one's word.
-    state.heard(Address("h", 9), contacts[9].request, reply(9, 2, [(3, 1), (8, 2)]), 0)
-    state.heard(Address("h", 2), contacts[2].request, reply(2, 1, [(4, 1), (7, 2)]), 0)
+    state.received(Address("h", 9), contacts[9].request, reply(9, 2, [(3, 1), (8, 2)]), 0)
+    state.received(Address("h", 2), contacts[2].request, reply(2, 1, [(4, 1), (7, 2)]), 0)
     candidates = {each.address.port: each for each in state.due(100) if each.address.port != 9}
     assert {port: each.is_own for port, each in candidates.items()} == {3: False, 8: False, 4: True, 7: False}
     assert candidates[4].request["extra"] == "ours" and candidates[3].request["extra"] is None
     with pytest.raises(ProtocolError, match="says that it is locator l3 of this site, which no locator of this site"):
-        state.heard(Address("h", 3), candidates[3].request, reply(3, 1), 100)
-    state.heard(Address("h", 4), candidates[4].request, reply(4, 1), 100)
+        state.received(Address("h", 3), candidates[3].request, reply(3, 1), 100)
+    state.received(Address("h", 4), candidates[4].request, reply(4, 1), 100)
     assert state.locators_of(1) == [Address("h", 1), Address("h", 2), Address("h", 4)]
     assert taken == ["of 2", "of 4"]
     # Once somebody of this site names it, it is one.
@@ -701,5 +701,5 @@ def test_where_people_are_asked_only_the_own_site_names_its_locators():
     state.on_join({"uid": "u3", "from": me_too, "role": "local", "extra": None}, 200)
     again = {each.address.port: each for each in state.due(20_000)}
     assert again[3].is_own
-    state.heard(Address("h", 3), again[3].request, reply(3, 1), 20_000)
+    state.received(Address("h", 3), again[3].request, reply(3, 1), 20_000)
     assert Address("h", 3) in state.locators_of(1)

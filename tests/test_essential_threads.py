@@ -16,8 +16,8 @@ import pytest
 from member_pair import Pair
 from pywan.base import threads
 from pywan.base.threads import EssentialThread, Restarts, Thread, Workers, restarts, start_essential
-from pywan.copies.member_copies import MemberCopies
-from pywan.copies.peer import Peer
+from pywan.replication.member_replicas import MemberReplicas
+from pywan.replication.peer import Peer
 from pywan.testing.waiting import LIMIT_S, eventually
 
 ROOT = Path(__file__).parent.parent
@@ -168,8 +168,8 @@ def test_one_module_starts_all_threads():
 
 # Where threads start that are begun again, and how the table in docs/architecture.md names them.
 BEGUN_AGAIN = {
-    "copies/member_copies.py": ["`copies`"],
-    "copies/peer.py": ["`lane to MEMBER`", "`questions to MEMBER`"],
+    "replication/member_replicas.py": ["`replicas`"],
+    "replication/peer.py": ["`replication link to MEMBER`", "`questions to MEMBER`"],
     "gateway/dispatchers.py": ["`sender-ID-N`"],
     "member/housekeeper.py": ["`NAME-housekeeping`"],
     "member/memory.py": ["`NAME-memory`"],
@@ -177,7 +177,7 @@ BEGUN_AGAIN = {
     "member/process.py": ["`signals`"],
     "member/sharing.py": ["`older SENDER`"],
     "region/listening.py": ["`pywan-listeners-REGION`"],
-    "gateway/elsewhere.py": ["`sender-ID-elsewhere`"],
+    "gateway/dispatched_by_others.py": ["`sender-ID-elsewhere`"],
     "security/guard.py": ["`member NAME-guard`"],
     "site/agent.py": ["`NAME-agent`", "`NAME-agent-asks`"],
     "site/coordinator_driver.py": ["`locator NAME-coordinator`"],
@@ -214,32 +214,32 @@ def calls_go_on(pair: Pair) -> None:
     key = f"after{next(_names)}"
     pair.first.put(key, 1)
     pair.second.put(f"{key}-too", 1)
-    eventually(lambda: {key, f"{key}-too"} <= set(pair.heard.keys), what="the listener has heard both")
-    eventually(lambda: pair.is_whole, what="two copies of each bucket")
+    eventually(lambda: {key, f"{key}-too"} <= set(pair.received.keys), what="the listener has heard both")
+    eventually(lambda: pair.is_whole, what="two replicas of each bucket")
 
 
 def nothing(pair: Pair) -> None:
     pass
 
 
-def copies(pair: Pair) -> MemberCopies:
-    return pair.two._core.sharing._copies
+def replicas(pair: Pair) -> MemberReplicas:
+    return pair.two._core.sharing._replicas
 
 
 def peer(pair: Pair) -> Peer:
-    return next(iter(copies(pair)._peers.values()))
+    return next(iter(replicas(pair)._peers.values()))
 
 
 def link(pair: Pair) -> object:
     return next(iter(pair.two._core.state.membership._links.values()))
 
 
-def break_lane(pair: Pair) -> None:
+def break_repl_link(pair: Pair) -> None:
     peer(pair)._sock.shutdown(socket.SHUT_RDWR)
 
 
 def ask(pair: Pair) -> None:
-    with copies(pair)._lock:
+    with replicas(pair)._lock:
         peer(pair).session.ask("data", [])
         peer(pair).look()
 
@@ -250,12 +250,12 @@ def connect(pair: Pair) -> None:
 
 # What fails, how that is brought about, and the thread that calls it.
 FAULTS: dict[str, tuple[Callable[[Pair], object], str, Callable[[Pair], object], str]] = {
-    "copies": (lambda pair: copies(pair)._session, "take_reports", nothing, "copies"),
-    "copies that wait": (copies, "_wait", nothing, "copies"),
-    "a report": (lambda pair: pair.two._core.agent, "suspect", break_lane, "copies"),
+    "copies": (lambda pair: replicas(pair)._session, "take_reports", nothing, "replicas"),
+    "replicas that wait": (replicas, "_wait", nothing, "replicas"),
+    "a report": (lambda pair: pair.two._core.agent, "suspect", break_repl_link, "replicas"),
     "listeners": (
         lambda pair: pair.two._core.regions.find("data").callbacks,
-        "tell_heard",
+        "notify_listeners",
         lambda pair: pair.first.put("told", 1),
         "pywan-listeners-data",
     ),
@@ -264,7 +264,7 @@ FAULTS: dict[str, tuple[Callable[[Pair], object], str, Callable[[Pair], object],
     "requests": (lambda pair: pair.two._core.agent._session, "next_request_us", ask, "two-agent-asks"),
     "housekeeper": (lambda pair: pair.two._core.housekeeper, "_watch_clock", nothing, "two-housekeeping"),
     "port": (lambda pair: pair.two._core._server._acceptor, "_make_place", connect, "member two-accept"),
-    "lane": (peer, "_suspect", break_lane, "lane to one"),
+    "lane": (peer, "_suspect", break_repl_link, "replication link to one"),
     "questions": (lambda pair: peer(pair).session, "next_request", ask, "questions to one"),
     "heartbeats": (lambda pair: pair.two._core.state.membership, "_take_sites", nothing, ""),
     "exchange of locators": (lambda pair: pair.locator, "_expire", nothing, "locator locator-gossip"),
@@ -300,9 +300,9 @@ def test_a_member_with_a_thread_that_cannot_go_on_ends_and_says_why(pair, monkey
     def fail() -> None:
         raise ZeroDivisionError("a fault of this test")
 
-    monkeypatch.setattr(copies(pair), "_work", fail)
+    monkeypatch.setattr(replicas(pair), "_work", fail)
     eventually(lambda: pair.two.is_closed, what="the member has ended")
     (line,) = [each.getMessage() for each in caplog.records if each.levelno == logging.CRITICAL]
-    assert line.startswith("member two ends: its thread copies has failed for") and "ZeroDivisionError" in line
+    assert line.startswith("member two ends: its thread replicas has failed for") and "ZeroDivisionError" in line
     pair.first.put("k", 1)
     assert pair.first.get("k") == 1

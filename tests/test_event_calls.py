@@ -11,7 +11,7 @@ import pytest
 from fuzz_core import calls
 from pywan import _core
 from records import FUTURE_STAMP, make_record
-from test_shelved_calls import DONE, EPOCH, FAILED, IN_DOUBT, Served
+from test_pending_calls import DONE, EPOCH, FAILED, IN_DOUBT, Served
 
 NOW = _core.Clock().now_ms << 16
 FAR = (_core.Clock().now_ms + 3_600_000) << 16
@@ -47,7 +47,7 @@ def became(payload: bytes) -> tuple[int, list[tuple[int, int]]]:
 def test_events_are_answered_when_they_count(served: Served) -> None:
     key = served.keys[0]
     call = send_events(served, 0, event(key, b"one"), event(key, b"two", stamp=NOW + 1))
-    assert served.answered() == {} and served.session.shelved == 1
+    assert served.answered() == {} and served.session.pending == 1
     served.acknowledge(0)
     assert served.answered() == {call: (DONE, bytes(8))}
     assert served.region.lookup(key)[:3] == (b"two", NOW + 1, 9)
@@ -69,7 +69,7 @@ def test_a_repeat_waits_for_what_it_repeats(served: Served) -> None:
     assert served.answered() == {}
     served.acknowledge(0)
     assert served.answered() == {first: (DONE, bytes(8)), again: (DONE, bytes(8))}
-    assert served.region.applied == 1 and served.tail.last(0) == 1
+    assert served.region.applied == 1 and served.changelog.log_end(0) == 1
 
 
 def test_an_older_event_is_a_conflict_and_fails_nothing(served: Served) -> None:
@@ -93,7 +93,7 @@ def test_events_that_cannot_be_applied_fail_alone_and_say_why(served: Served) ->
 
 def test_events_whose_bucket_is_lost_track_of_are_in_doubt(served: Served) -> None:
     call = send_events(served, 0, event(served.keys[0]))
-    served.tail.set_role(0, _core.TAIL_COPY, 1, EPOCH + 1)
+    served.changelog.set_role(0, _core.REPLICA_IN_SYNC, 1, EPOCH + 1)
     assert served.answered()[call][0] == IN_DOUBT
 
 
@@ -103,7 +103,7 @@ def test_a_key_of_another_bucket_changes_nothing(served: Served) -> None:
     assert served.region.lookup(served.keys[1]) is None
 
 
-def test_the_copy_gets_the_event_with_its_site_its_identity_and_its_argument(served: Served) -> None:
+def test_the_replica_gets_the_event_with_its_site_its_identity_and_its_argument(served: Served) -> None:
     send_events(served, 0, event(served.keys[0], callback=b"argument", event=(5, 6, 7)))
-    fields = _core.record_fields(served.tail.fetch(0, 0)[16:])  # Behind the head of the entry.
+    fields = _core.record_fields(served.changelog.fetch(0, 0)[16:])  # Behind the head of the entry.
     assert (fields["origin_site"], fields["event_id"], fields["callback"]) == (9, (5, 6, 7), (0, b"argument"))

@@ -14,7 +14,7 @@ from pywan.errors import IllegalStateError, PywanError
 from pywan.testing.waiting import LIMIT_S, eventually
 from records import UPDATE, read_record
 from shared_site import Call, SharedSite
-from test_lane import BUCKETS as LANE_BUCKETS, EPOCH, LIFE, TRANSFER, Pair, key_of
+from test_repl_link import BUCKETS as REPL_LINK_BUCKETS, EPOCH, TIMELINE, TRANSFER, Pair, key_of
 
 BUCKETS = 7
 KEYS = [f"k{n}" for n in range(20)]
@@ -70,7 +70,7 @@ def balanced(queue):
     return stats.ledger(queue.counts())["balanced"]
 
 
-def test_each_copy_queues_the_events_of_its_buckets_under_their_sequences():
+def test_each_replica_queues_the_events_of_its_buckets_under_their_sequences():
     with SharedSite(3) as site:
         site.keep_carrying()
         queues = [own[0] for own in feed(site, "ln")]
@@ -81,12 +81,12 @@ def test_each_copy_queues_the_events_of_its_buckets_under_their_sequences():
         first = queued(queues[0])
         assert len(first) == 60 and all(queued(queue) == first for queue in queues)
         for bucket, sequence, _, _ in first:
-            assert sequence <= site.members[0].tail.last(bucket)
+            assert sequence <= site.members[0].changelog.log_end(bucket)
         assert all(balanced(queue) for queue in queues)
 
 
 @pytest.mark.parametrize("who", [0, 1])
-def test_an_event_is_ready_when_its_change_counts_and_only_at_the_member_that_leads(who):
+def test_an_event_is_ready_when_its_change_is_replicated_and_only_at_the_member_that_leads(who):
     with SharedSite(2, buckets=1) as site:
         queues = [own[0] for own in feed(site, "ln", buckets=1)]
         lead(queues[who])
@@ -157,7 +157,7 @@ def test_several_regions_of_any_number_of_buckets_feed_one_queue_of_either_kind(
             assert sorted(value for *_, value in found) == sorted(str(n).encode() for n in range(len(KEYS)))
             for bucket in range(site.buckets):  # Its numbering is the bucket's.
                 sequences = [sequence for at, sequence, *_ in found if at == bucket]
-                assert sequences == list(range(1, site.members[0].tail.last(bucket) + 1))
+                assert sequences == list(range(1, site.members[0].changelog.log_end(bucket) + 1))
             lead(queue, region=core.name)
         assert len(ready(queue)) == 3 * len(KEYS) and balanced(queue)
         for site in sites:
@@ -178,7 +178,7 @@ def test_a_change_that_enters_no_queue_leaves_a_hole():
         assert here.counts()["dropped_stopped"] == 1 and there.counts()["dropped_stopped"] == 0
 
 
-def test_copies_enter_the_queues_that_the_primary_decided_on_whatever_their_own_senders_say():
+def test_replicas_enter_the_queues_that_the_primary_decided_on_whatever_their_own_senders_say():
     with SharedSite(2, buckets=1) as site:
         site.keep_carrying()
         names = ("to two", "to three", "to four", "to five")
@@ -196,7 +196,7 @@ def test_copies_enter_the_queues_that_the_primary_decided_on_whatever_their_own_
         assert read_record(here[2].records()[0][2]).value == _core.encode_object("for four")[1]
 
 
-def test_a_full_queue_that_drops_what_is_new_has_it_dropped_at_the_copies():
+def test_a_full_queue_that_drops_what_is_new_has_it_dropped_at_the_replicas():
     with SharedSite(2, buckets=1) as site:
         site.keep_carrying()
         full, roomy = queue_to(buckets=1, memory_limit=0), queue_to(buckets=1, memory_limit=64 << 20)
@@ -222,7 +222,7 @@ def test_a_full_queue_that_drops_what_is_oldest_drops_it_where_it_leads():
         assert max(int(value[:3].rstrip(b"\0")) for *_, value in queued(queue)) == 199
 
 
-def test_a_copy_that_has_not_the_sender_takes_the_change_and_later_the_events_that_come_then():
+def test_a_replica_that_has_not_the_sender_takes_the_change_and_later_the_events_that_come_then():
     with SharedSite(2, buckets=1) as site:
         site.keep_carrying()
         here, there = queue_to(buckets=1), queue_to(buckets=1)
@@ -254,7 +254,7 @@ def test_a_queue_has_no_more_partitions_than_a_frame_can_name():
     assert queue.add_run("many three", 25_534) == 40_001
 
 
-def test_a_queue_that_is_taken_away_keeps_what_it_has_and_all_of_it_counts():
+def test_a_queue_that_is_taken_away_keeps_what_it_has_and_all_of_it_is_stable():
     with SharedSite(2, buckets=1) as site:
         (here,), _ = feed(site, "ln", buckets=1)
         lead(here)
@@ -281,14 +281,14 @@ def test_a_stream_goes_on_in_its_place_when_the_region_feeds_the_queue_again():
         assert queue.run_of(run[0]) == run[1] and balanced(queue)
 
 
-def test_a_stream_of_a_later_life_has_another_place_until_the_earlier_one_is_empty():
+def test_a_stream_of_a_later_timeline_has_another_place_until_the_earlier_one_is_empty():
     with SharedSite(1, buckets=1) as site:
         member, queue = site.members[0], queue_to(buckets=1)
         member.core.attach([queue])
         member.core.put("k", "1")
         member.core.attach([])
-        life = member.tail.state(0)["life"]
-        member.tail.set_role(0, _core.TAIL_PRIMARY, life + 1, 1)
+        timeline = member.changelog.state(0)["timeline"]
+        member.changelog.set_role(0, _core.REPLICA_PRIMARY, timeline + 1, 1)
         member.core.attach([queue])
         first, second = (first for _, first, _ in queue.runs())
         assert queue.run_of(member.core.name) == second > first and len(queue) == 1
@@ -300,7 +300,7 @@ def test_a_stream_of_a_later_life_has_another_place_until_the_earlier_one_is_emp
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_the_queues_of_three_copies_are_equal_through_takeovers_and_full_of_holes(seed):
+def test_the_queues_of_three_replicas_are_equal_through_takeovers_and_full_of_holes(seed):
     chance = random.Random(seed)
     with SharedSite(3) as site:
         site.keep_carrying()
@@ -382,7 +382,7 @@ class FedSites:
         bucket = site.bucket_of(key)
         site.members[who].core.put(key, str(self.puts))
         leader = site.leaders[bucket]
-        sequence = site.members[leader].tail.last(bucket)
+        sequence = site.members[leader].changelog.log_end(bucket)
         for q in range(self.SENDERS):
             if self.queues[leader][q].running:
                 self.events[r, q, bucket][sequence] = b"%d" % self.puts
@@ -426,11 +426,11 @@ class FedSites:
         queue.rewind(number)
         self.peeked[stream, m] = self.removed[stream, m]
 
-    def wait_until_all_counts(self):
+    def wait_until_all_is_stable(self):
         for site in self.sites:
             for bucket in range(site.buckets):
-                last = site.members[site.leaders[bucket]].tail.last(bucket)
-                eventually(lambda: {m.tail.state(bucket)["counted"] for m in site.members} == {last})  # noqa: B023
+                last = site.members[site.leaders[bucket]].changelog.log_end(bucket)
+                eventually(lambda: {m.changelog.state(bucket)["high_watermark"] for m in site.members} == {last})  # noqa: B023
 
     def check(self):
         for stream in self.streams:
@@ -461,9 +461,9 @@ def test_streams_of_several_regions_and_senders_do_what_a_plain_model_says(seed)
         for _ in range(150):
             step = model.chance.choice(steps)
             if step == model.peek:
-                model.wait_until_all_counts()
+                model.wait_until_all_is_stable()
             step()
-        model.wait_until_all_counts()
+        model.wait_until_all_is_stable()
         model.check()
         for stream in model.streams:  # One member sends all that is not removed there: the remote site has everything.
             m = model.chance.randrange(model.MEMBERS)
@@ -476,24 +476,24 @@ def test_streams_of_several_regions_and_senders_do_what_a_plain_model_says(seed)
             assert model.remote[stream] == set(model.events[stream].values())
 
 
-# Images, over real lanes
+# Snapshots, over real replication links
 
 
 class FedPair(Pair):
     def __init__(self):
         super().__init__(learns=True)
-        self.queues = [queue_to(buckets=LANE_BUCKETS) for _ in range(2)]
+        self.queues = [queue_to(buckets=REPL_LINK_BUCKETS) for _ in range(2)]
         self.here.core.attach(self.queues[:1])
         self.there.core.attach(self.queues[1:])
         self.news = []
 
     def put_many(self, count, begin=0):
         for n in range(begin, begin + count):
-            self.here.core.put(key_of(n % LANE_BUCKETS, n % 5), b"%d" % n)
+            self.here.core.put(key_of(n % REPL_LINK_BUCKETS, n % 5), b"%d" % n)
 
     def has_learned(self):
         self.news += self.sender.news()
-        return len(self.news) == LANE_BUCKETS and self.is_even()
+        return len(self.news) == REPL_LINK_BUCKETS and self.is_even()
 
 
 @pytest.fixture
@@ -508,23 +508,23 @@ def test_a_learner_gets_the_events_that_are_queued_and_what_left_before_is_gone_
     fed.put_many(3000)
     first = first_of(here, fed.name)
     lead(here, region=fed.name)
-    for bucket in range(LANE_BUCKETS):
+    for bucket in range(REPL_LINK_BUCKETS):
         here.remove(first + bucket, peek(here, bucket, 100, fed.name)[-1])
     fed.learn()
     fed.connect()
     eventually(fed.has_learned)
     assert queued(there, fed.name) == queued(here, fed.name) and len(here) == 2700
-    assert [removed for removed, _, _ in there.positions()[first_of(there, fed.name) :]] == [100] * LANE_BUCKETS
+    assert [removed for removed, _, _ in there.positions()[first_of(there, fed.name) :]] == [100] * REPL_LINK_BUCKETS
     assert balanced(here) and balanced(there)
-    for bucket in range(LANE_BUCKETS):
-        fed.there.tail.set_role(bucket, _core.TAIL_COPY, LIFE, EPOCH)
+    for bucket in range(REPL_LINK_BUCKETS):
+        fed.there.changelog.set_role(bucket, _core.REPLICA_IN_SYNC, TIMELINE, EPOCH)
     lead(there, region=fed.name)
-    for bucket in range(LANE_BUCKETS):  # The copy sends them.
-        eventually(lambda: fed.there.tail.state(0)["counted"] == 1000)
+    for bucket in range(REPL_LINK_BUCKETS):  # The replica sends them.
+        eventually(lambda: fed.there.changelog.state(0)["high_watermark"] == 1000)
         assert len(peek(there, bucket, region=fed.name)) == 900
 
 
-def test_events_and_their_image_stay_in_order_while_puts_go_on_and_the_image_begins_again(fed):
+def test_events_and_their_snapshot_stay_in_order_while_puts_go_on_and_the_snapshot_begins_again(fed):
     here, there = fed.queues
     fed.put_many(2000)
     stop = threading.Event()
@@ -539,10 +539,10 @@ def test_events_and_their_image_stay_in_order_while_puts_go_on_and_the_image_beg
     writer.start()
     fed.learn()
     fed.connect()
-    eventually(lambda: fed.there.tail.last(0) > 0)
+    eventually(lambda: fed.there.changelog.log_end(0) > 0)
     fed.cut()
     fed.connect()
-    eventually(lambda: fed.news.extend(fed.sender.news()) or len(fed.news) == LANE_BUCKETS)
+    eventually(lambda: fed.news.extend(fed.sender.news()) or len(fed.news) == REPL_LINK_BUCKETS)
     stop.set()
     writer.join(LIMIT_S)
     assert not writer.is_alive()
@@ -553,7 +553,7 @@ def test_events_and_their_image_stay_in_order_while_puts_go_on_and_the_image_beg
     assert balanced(there)
 
 
-def test_a_copy_that_learns_anew_drops_the_events_of_the_history_before(fed):
+def test_a_replica_that_learns_anew_drops_the_events_of_the_history_before(fed):
     here, there = fed.queues
     fed.put_many(30)
     fed.learn()
@@ -570,15 +570,15 @@ def test_a_copy_that_learns_anew_drops_the_events_of_the_history_before(fed):
     assert queued(there, fed.name) == queued(here, fed.name) and len(here) == 60 and balanced(there)
 
 
-def test_an_image_whose_events_replace_each_other_is_counted_as_a_whole(fed):
-    here, there = (queue_to(buckets=LANE_BUCKETS, conflate=True) for _ in range(2))
+def test_a_snapshot_whose_events_replace_each_other_is_counted_as_a_whole(fed):
+    here, there = (queue_to(buckets=REPL_LINK_BUCKETS, conflate=True) for _ in range(2))
     fed.here.core.attach([here])
     fed.there.core.attach([there])
-    fed.put_many(LANE_BUCKETS * 10)
+    fed.put_many(REPL_LINK_BUCKETS * 10)
     lead(here, region=fed.name)
-    for bucket in range(LANE_BUCKETS):  # What is on its way is not replaced here. It is at the learner.
+    for bucket in range(REPL_LINK_BUCKETS):  # What is on its way is not replaced here. It is at the learner.
         assert len(peek(here, bucket, region=fed.name)) == 10
-    fed.put_many(LANE_BUCKETS * 10)
+    fed.put_many(REPL_LINK_BUCKETS * 10)
     fed.learn()
     fed.connect()
     eventually(fed.has_learned)
@@ -586,7 +586,7 @@ def test_an_image_whose_events_replace_each_other_is_counted_as_a_whole(fed):
     assert balanced(there) and balanced(here)
 
 
-def test_an_image_leaves_out_the_events_of_a_sender_that_is_not_here(fed):
+def test_a_snapshot_leaves_out_the_events_of_a_sender_that_is_not_here(fed):
     fed.put_many(3)
     fed.there.core.attach([])
     fed.learn()

@@ -13,14 +13,14 @@ from pywan.member.sender_roles import role_name
 A, B, C = (Incarnation(name, number) for number, name in enumerate("abc", 1))
 
 
-def bucket(primary, *in_sync):
-    return Bucket(primary=primary, in_sync=in_sync)
+def bucket(primary, *isr):
+    return Bucket(primary=primary, isr=isr)
 
 
 @pytest.mark.parametrize(
     ("decided", "primary", "runs", "sends"),
     [
-        (bucket(A, A, B), B, {A, B}, B),  # The sender's primary has a copy.
+        (bucket(A, A, B), B, {A, B}, B),  # The sender's primary has a replica.
         (bucket(A, A, B), C, {A, B, C}, A),  # It has none.
         (bucket(A, A, B), C, {B, C}, B),  # Nor does the sender run at the bucket's primary.
         (bucket(A, A, B), C, {C}, None),
@@ -60,10 +60,10 @@ class Sender:
             Queue(),
             SimpleNamespace(parallel=parallel, order_policy="key" if parallel else "thread"),
         )
-        self.elsewhere = False
+        self.runs_on_others = False
 
-    def note_elsewhere(self, runs):
-        was, self.elsewhere = self.elsewhere, runs
+    def note_runs_on_others(self, runs):
+        was, self.runs_on_others = self.runs_on_others, runs
         return was != runs
 
 
@@ -94,11 +94,11 @@ def test_a_serial_sender_takes_events_while_it_runs_anywhere():
     parallel, serial = Sender("parallel", True), Sender("serial", False)
     feeding.fed("data", [parallel, serial])
     moved = feeding.see_members([profile(A, "serial"), profile(B, "parallel", "serial")])
-    assert moved == {"parallel", "serial"} and feeding.note_elsewhere(moved, A) == [serial]
-    assert serial.elsewhere and not parallel.elsewhere
+    assert moved == {"parallel", "serial"} and feeding.note_runs_on_others(moved, A) == [serial]
+    assert serial.runs_on_others and not parallel.runs_on_others
     assert feeding.see_members([profile(A, "serial"), profile(B, "parallel", "serial")]) == set()
     moved = feeding.see_members([profile(A, "serial"), profile(B)])
-    assert feeding.note_elsewhere(moved, A) == [serial] and not serial.elsewhere
+    assert feeding.note_runs_on_others(moved, A) == [serial] and not serial.runs_on_others
 
 
 def test_a_member_that_created_a_sender_and_does_not_run_it_is_not_among_those_where_it_runs():
@@ -106,7 +106,7 @@ def test_a_member_that_created_a_sender_and_does_not_run_it_is_not_among_those_w
     assert running([idle, profile(B, "ln")]) == {"ln": {B}}
 
 
-def test_a_sender_hears_at_once_which_buckets_of_all_regions_it_sends():
+def test_a_sender_is_told_at_once_which_buckets_of_all_regions_it_sends():
     feeding = Feeding({"serial": A}.get)
     serial = Sender("serial", False)
     for region in ("data", "more"):

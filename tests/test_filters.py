@@ -732,21 +732,21 @@ def test_no_row_passes_a_filter_that_was_attached_while_a_bulk_call_ran(network,
     )
 
 
-def test_a_listener_that_is_added_while_a_bulk_call_runs_hears_of_every_row_that_is_not_stored_yet(network):
+def test_a_listener_that_is_added_while_a_bulk_call_runs_receives_every_row_that_is_not_stored_yet(network):
     ny, _ln, sender = link(network, False)
-    heard, stored = [], []
+    received, stored = [], []
 
     class Listener(CacheListener):
         def after_create(self, event):
-            heard.append(event.key)
+            received.append(event.key)
 
     def add():
         ny.data.add_listener(Listener())
-        before = len(heard)  # First: of those heard meanwhile some would be taken off that were not stored yet.
+        before = len(received)  # First: of those heard meanwhile some would be taken off that were not stored yet.
         stored.append(len(ny.data) - before)  # The one that is in the listener now may be counted here or there.
 
     while_columns_are_put(ny, sender, add)
-    assert 0 < 300_000 - len(heard) <= stored[0] + 1
+    assert 0 < 300_000 - len(received) <= stored[0] + 1
 
 
 def test_a_bulk_call_goes_on_when_its_filter_is_detached(network):

@@ -106,7 +106,7 @@ class Model:
             for link in [link for link in self.links if link[0] == site]:
                 found = {**self.known[site].forwarded(link[1], reached), site: Floor(now, reached)}
                 told = self.queues[link].look(self.held.get(link, [(0, 0, 0)]), {}, {}, found)
-                self.known[link[1]].hear(site, f"server{site}", "sender", encode_floors(told))
+                self.known[link[1]].receive(site, f"server{site}", "sender", encode_floors(told))
 
     def lowest(self, site):
         return self.known[site].lowest()[0]
@@ -121,14 +121,14 @@ class Model:
         pytest.param([(1, n) for n in (2, 3, 4)] + [(n, 1) for n in (2, 3, 4)], id="star"),
     ],
 )
-def test_where_nothing_is_held_every_site_hears_the_time_whatever_the_topology(links):
+def test_where_nothing_is_held_every_site_receives_the_time_whatever_the_topology(links):
     model = Model(links)
     for now in range(100, 130):
         model.round(now)
     assert all(model.lowest(site) >= 115 for site in model.sites)
 
 
-def test_what_a_site_holds_is_heard_behind_every_relay_until_it_is_gone():
+def test_what_a_site_holds_is_known_behind_every_relay_until_it_is_gone():
     model = Model([(1, 2), (2, 1), (2, 3), (3, 2), (3, 4), (4, 3)])
     for now in range(100, 130):
         model.round(now)
@@ -142,7 +142,7 @@ def test_what_a_site_holds_is_heard_behind_every_relay_until_it_is_gone():
     assert all(model.lowest(site) > 170 for site in model.sites)
 
 
-def test_a_relay_that_restarts_promises_nothing_for_a_site_it_has_not_heard_of_yet():
+def test_a_relay_that_restarts_promises_nothing_for_a_site_it_does_not_know_yet():
     model = Model([(1, 2), (2, 3), (3, 2)])
     for now in range(100, 130):
         model.round(now)
@@ -169,7 +169,7 @@ def test_a_relay_promises_nothing_above_what_a_new_source_sent_between_two_looks
     look(100, (0, 0, 0))
     known.opened(NY, "server", "ln", 7)
     sent = 105
-    known.hear(NY, "server", "ln", encode_floors({NY: Floor(110, frozenset({LN}))}))
+    known.receive(NY, "server", "ln", encode_floors({NY: Floor(110, frozenset({LN}))}))
     assert look(120, (0, 0, 1))[NY].stamp <= sent
     assert look(130, (0, 1, 1))[NY].stamp <= sent
     assert look(140, (1, 1, 1))[NY].stamp == 110
@@ -180,7 +180,7 @@ def test_sources_are_remembered_over_restarts_and_forgotten_when_somebody_says_s
     assert sources.lowest() == (NONE_COMES, "")
     sources.opened(NY, "server", "ln", 5)
     assert sources.lowest() == (0, "sender ln of server (site 1)")
-    sources.hear(
+    sources.receive(
         NY,
         "server",
         "ln",
@@ -200,7 +200,7 @@ def test_sources_are_remembered_over_restarts_and_forgotten_when_somebody_says_s
     with pytest.raises(NotFoundError, match="site 1"):
         again.forget(NY)
     # Forgotten while it is connected: it counts again when it comes back.
-    again.hear(NY, "renamed", "ln", encode_floors({NY: Floor(9, frozenset())}))
+    again.receive(NY, "renamed", "ln", encode_floors({NY: Floor(9, frozenset())}))
     assert again.lowest()[0] == NONE_COMES
 
 
@@ -222,22 +222,22 @@ def test_a_floor_above_the_time_is_believed_up_to_the_time(tmp_path):
     now = [1000]
     sources = SourceFloors(LN, tmp_path / "sources.json", lambda: now[0])
     sources.opened(NY, "server", "ln", 1)
-    sources.hear(NY, "server", "ln", encode_floors({NY: Floor(5000 << 16, frozenset())}))
+    sources.receive(NY, "server", "ln", encode_floors({NY: Floor(5000 << 16, frozenset())}))
     assert sources.lowest()[0] == (1000 << 16) + 0xFFFF and sources.clocks() == [5000 << 16]
     now[0] = 2000
     assert sources.lowest()[0] == (1000 << 16) + 0xFFFF
     assert SourceFloors(LN, tmp_path / "sources.json", lambda: 500).lowest()[0] <= (500 << 16) + 0xFFFF
-    sources.hear(NY, "server", "ln", encode_floors({NY: Floor(1500 << 16, frozenset())}))
+    sources.receive(NY, "server", "ln", encode_floors({NY: Floor(1500 << 16, frozenset())}))
     assert sources.lowest()[0] == 1500 << 16 and sources.clocks() == [1500 << 16]
-    sources.hear(NY, "server", "ln", encode_floors({NY: Floor(NONE_COMES, frozenset())}))
+    sources.receive(NY, "server", "ln", encode_floors({NY: Floor(NONE_COMES, frozenset())}))
     assert sources.lowest()[0] == NONE_COMES
 
 
 def test_floors_come_with_a_ping_at_once_and_again_on_the_next_connection():
-    heard = []
+    received = []
     queue = _core.EventQueue("ln", remote_site=LN)
     dispatcher = _core.DispatcherSession(queue, 0, _core.EventQueue("parked", partitions=8))
-    receiver = receiver_of(_core.RegionCore("floors", _core.Clock(), site=LN), on_floors=heard.append)
+    receiver = receiver_of(_core.RegionCore("floors", _core.Clock(), site=LN), on_floors=received.append)
     dispatcher.connected(1000, 1 << 20, 1)
     data = encode_floors({NY: Floor(5, frozenset({LN}))})
     dispatcher.tell_floors(data)
@@ -247,7 +247,7 @@ def test_floors_come_with_a_ping_at_once_and_again_on_the_next_connection():
         assert dispatcher.data_to_send(3) == b""
         dispatcher.disconnected()
         dispatcher.connected(1000, 1 << 20, 4)
-    assert heard == [data, data]
+    assert received == [data, data]
 
 
 @pytest.mark.parametrize(
@@ -615,7 +615,7 @@ def parked_reasons(sender):
     return {event["key"]: event["reason"] for event in sender.parked()}
 
 
-def test_a_site_never_heard_of_does_not_bring_destroyed_keys_back(network, attentive):
+def test_a_site_that_nobody_knows_does_not_bring_destroyed_keys_back(network, attentive):
     """Its first events are older than tombstones that nobody waited for it with."""
     ny, ln = network.mesh("ny ln")
     tk = network.sites["tk"] = Site(network, "tk", ())

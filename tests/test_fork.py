@@ -220,11 +220,11 @@ def _put_in_child(region: Any, told: Any) -> None:
 def test_a_child_of_multiprocessing_is_told_and_its_end_disturbs_nobody(two_sites):
     ny, ln = two_sites
     context = multiprocessing.get_context("fork")
-    hears, told = context.Pipe(duplex=False)
+    receives, told = context.Pipe(duplex=False)
     child = context.Process(target=_put_in_child, args=(ny.data, told))
     child.start()
-    assert hears.poll(LIMIT_S), "the child hangs"
-    assert hears.recv()[0] == "IllegalStateError"
+    assert receives.poll(LIMIT_S), "the child hangs"
+    assert receives.recv()[0] == "IllegalStateError"
     child.join(LIMIT_S)
     assert child.exitcode == 0
     works(ny, ln, "parent")

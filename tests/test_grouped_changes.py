@@ -18,7 +18,7 @@ from records import DESTROY, FUTURE_STAMP, UPDATE
 from shared_site import SharedSite
 from test_event_calls import FAR, NOW, became, event, send_events
 from test_fed_queues import lead, queue_to, queued
-from test_shelved_calls import DONE, EPOCH, FAILED, LIFE, Served
+from test_pending_calls import DONE, EPOCH, FAILED, TIMELINE, Served
 
 COUNT = 100
 LONG = 5 << 20  # So many bytes of a value do not fit into a queue without memory.
@@ -32,7 +32,7 @@ class Answer(NamedTuple):
 
 
 class Caller(Served):
-    """A primary with a copy of each bucket, and a caller of many rows of bucket 0."""
+    """A primary with a replica of each bucket, and a caller of many rows of bucket 0."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,10 +75,10 @@ def numbered(caller: Caller, count: int = COUNT) -> list[tuple[str, bytes]]:
     return [(name, b"%d" % n) for n, name in enumerate(caller.names[:count])]
 
 
-def test_rows_of_a_call_are_events_in_their_order_at_every_copy(caller: Caller) -> None:
+def test_rows_of_a_call_are_events_in_their_order_at_every_replica(caller: Caller) -> None:
     queue, rows = caller.feed(), numbered(caller)
     assert caller.rows(*rows) == (DONE, COUNT, COUNT, b"")
-    assert caller.tail.last(0) == COUNT and caller.values() == dict(rows)
+    assert caller.changelog.log_end(0) == COUNT and caller.values() == dict(rows)
     assert queued(queue) == [(0, n + 1, key.encode(), value) for n, (key, value) in enumerate(rows)]
     assert stats.ledger(queue.counts())["balanced"]
 
@@ -88,7 +88,7 @@ def test_rows_of_one_key_replace_each_other_and_destroys_of_nothing_have_no_even
     assert caller.rows(*[(key, b"%d" % n) for n in range(40)]) == (DONE, 40, 40, b"")
     assert caller.region.lookup(key)[0] == b"39"
     assert caller.rows(*[(key, b"")] * 3, operation=DESTROY) == (DONE, 1, 3, b"")
-    assert caller.tail.last(0) == len(queue) == 41 and queue.counts()["received"] == 41
+    assert caller.changelog.log_end(0) == len(queue) == 41 and queue.counts()["received"] == 41
 
 
 @pytest.mark.parametrize("at", [0, 1, 7, 15, 16, 17, 40])
@@ -100,7 +100,7 @@ def test_a_row_for_which_a_queue_has_no_room_is_refused_with_those_behind_it(cal
     rows[at] = rows[at][0], bytes(LONG)
     answer = caller.rows(*rows)
     assert (answer.status, answer.applied, answer.done) == (FAILED, at, at) and b"QueueFullError" in answer.words
-    assert caller.values() == dict(rows[:at]) and caller.tail.last(0) == at
+    assert caller.values() == dict(rows[:at]) and caller.changelog.log_end(0) == at
     assert queued(full) == queued(roomy) and len(full) == at
     assert all(stats.ledger(queue.counts())["balanced"] for queue in (full, roomy))
     rest = [(key, b"again") for key, _ in rows[at:]]
@@ -112,7 +112,7 @@ def test_a_queue_that_drops_what_is_new_drops_single_rows_of_a_group(caller: Cal
     rows = [(key, bytes(LONG) if n % 17 == 3 else value) for n, (key, value) in enumerate(numbered(caller))]
     dropped = sum(len(value) == LONG for _, value in rows)
     assert caller.rows(*rows) == (DONE, COUNT, COUNT, b"")
-    assert caller.values() == dict(rows) and caller.tail.last(0) == COUNT
+    assert caller.values() == dict(rows) and caller.changelog.log_end(0) == COUNT
     assert queue.counts()["dropped_newest"] == dropped and len(queue) == COUNT - dropped
     assert [sequence for _, sequence, *_ in queued(queue)] == [n + 1 for n in range(COUNT) if n % 17 != 3]
 
@@ -151,7 +151,7 @@ def test_a_row_for_which_there_is_no_memory_is_refused_with_those_behind_it(call
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
     assert (fields[2], fields[-2], fields[-1]) == (FAILED, at, at)
-    assert caller.values() == dict(rows[:at]) and caller.tail.last(0) == len(queue) == at
+    assert caller.values() == dict(rows[:at]) and caller.changelog.log_end(0) == len(queue) == at
     assert caller.rows(*rows) == (DONE, 30, 30, b"")
 
 
@@ -171,26 +171,26 @@ def test_a_repeat_makes_the_rows_that_were_not_made(caller: Caller) -> None:
     caller.rows(*[*rows[:37], (rows[37][0], bytes(LONG))], **same)
     answer = caller.rows(*rows, flags=calls.REPEAT, shard=EPOCH, **same)
     assert answer == (DONE, 60, 60, b"")
-    assert caller.tail.last(0) == len(queue) == 60 and caller.values() == dict(rows)
+    assert caller.changelog.log_end(0) == len(queue) == 60 and caller.values() == dict(rows)
 
 
-def test_listeners_hear_each_row_of_a_group_with_the_value_before_it(caller: Caller) -> None:
-    caller.tail.hear()
+def test_listeners_receive_each_row_of_a_group_with_the_value_before_it(caller: Caller) -> None:
+    caller.changelog.keep_notifications()
     key = caller.names[0]
     caller.rows(*[(key, b"%d" % n) for n in range(20)])
-    heard = []
-    while (told := caller.tail.next_heard(0)) is not None:
-        heard.append((told[1] and told[1][1], _core.record_fields(told[2])["value"][1]))
-    assert heard == [(b"%d" % (n - 1) if n else None, b"%d" % n) for n in range(20)]
+    received = []
+    while (told := caller.changelog.next_notification(0)) is not None:
+        received.append((told[1] and told[1][1], _core.record_fields(told[2])["value"][1]))
+    assert received == [(b"%d" % (n - 1) if n else None, b"%d" % n) for n in range(20)]
 
 
 def test_a_lone_member_has_the_rows_ready_at_once(caller: Caller) -> None:
-    caller.tail.set_copies(0, [])
+    caller.changelog.set_replicas(0, [])
     queue = caller.feed()
     caller.rows(*numbered(caller))
     first = next(first for name, first, _ in queue.runs() if name == "r")
     assert [sequence for sequence, _ in queue.peek_with_positions(first, 1000)] == list(range(1, COUNT + 1))
-    assert caller.tail.state(0)["counted"] == COUNT
+    assert caller.changelog.state(0)["high_watermark"] == COUNT
 
 
 def test_events_of_a_group_that_lose_or_are_there_fail_nothing_and_those_ahead_fail_alone(caller: Caller) -> None:
@@ -203,7 +203,7 @@ def test_events_of_a_group_that_lose_or_are_there_fail_nothing_and_those_ahead_f
     status, payload = caller.answered()[call]
     assert (status, became(payload)) == (DONE, (10, [(n, FUTURE_STAMP) for n in ahead]))
     assert caller.region.conflicts == 10
-    assert caller.region.applied == len(queue) == caller.tail.last(0) == 10 + 60 - 10 - len(ahead)
+    assert caller.region.applied == len(queue) == caller.changelog.log_end(0) == 10 + 60 - 10 - len(ahead)
 
 
 def test_events_that_do_not_enter_are_counted_at_each_sender(caller: Caller) -> None:
@@ -222,13 +222,13 @@ def test_a_full_queue_refuses_events_which_then_go_again_as_a_whole(caller: Call
     events = [event(name, bytes(LONG) if n == 20 else b"v") for n, name in enumerate(names)]
     first = send_events(caller, 0, *events)
     assert caller.answered()[first][0] == FAILED
-    assert caller.tail.last(0) == 20
+    assert caller.changelog.log_end(0) == 20
     again = send_events(caller, 0, *[event(name) for name in names])
     caller.acknowledge(0)
-    assert caller.answered()[again] == (DONE, bytes(8)) and caller.tail.last(0) == 30
+    assert caller.answered()[again] == (DONE, bytes(8)) and caller.changelog.log_end(0) == 30
 
 
-def test_groups_beside_single_changes_of_the_same_keys_leave_equal_copies_and_queues() -> None:
+def test_groups_beside_single_changes_of_the_same_keys_leave_equal_replicas_and_queues() -> None:
     with SharedSite(2, buckets=2) as site:
         site.keep_carrying()
         queues = [queue_to(buckets=2) for _ in site.members]
@@ -256,8 +256,8 @@ def test_groups_beside_single_changes_of_the_same_keys_leave_equal_copies_and_qu
             for thread in threads:
                 thread.join(LIMIT_S)
         assert not errors
-        lasts = [site.members[0].tail.last(bucket) for bucket in range(2)]
-        eventually(lambda: [site.members[1].tail.last(bucket) for bucket in range(2)] == lasts)
+        lasts = [site.members[0].changelog.log_end(bucket) for bucket in range(2)]
+        eventually(lambda: [site.members[1].changelog.log_end(bucket) for bucket in range(2)] == lasts)
         assert [site.members[0].core.bucket_digest(b) for b in range(2)] == [
             site.members[1].core.bucket_digest(b) for b in range(2)
         ]
@@ -268,6 +268,6 @@ def test_groups_beside_single_changes_of_the_same_keys_leave_equal_copies_and_qu
 
 def test_a_primary_that_moves_in_a_call_of_rows_says_how_far_it_came(caller: Caller) -> None:
     assert caller.rows(*numbered(caller)).status == DONE
-    caller.tail.set_role(0, _core.TAIL_COPY, LIFE, EPOCH + 1)
+    caller.changelog.set_role(0, _core.REPLICA_IN_SYNC, TIMELINE, EPOCH + 1)
     answer = caller.rows(*numbered(caller))
-    assert answer.done == 0 and caller.tail.last(0) == COUNT
+    assert answer.done == 0 and caller.changelog.log_end(0) == COUNT

@@ -30,11 +30,11 @@ from pywan.coordination.claims import JOURNAL_FILE
 from pywan.coordination.messages import Refused, Tables
 from pywan.coordination.tables import (
     BUCKETS_MAX,
+    CONTROLLER_EPOCH_MAX,
     DECISION_MAX,
     NAMED_MAX,
     REGIONS_MAX,
     REPORTED_BYTES_MAX,
-    RUN_MAX,
     Bucket,
     BucketKey,
     DecisionId,
@@ -88,7 +88,7 @@ def join(*, holdings=None, regions=None, stored=(0, 0), **fields) -> dict:
 
 
 def held(**fields) -> dict:
-    bucket = Bucket(**{"epoch": Epoch(1, 1), "primary": EVIL, "in_sync": (EVIL,), **fields})
+    bucket = Bucket(**{"epoch": Epoch(1, 1), "primary": EVIL, "isr": (EVIL,), **fields})
     return {
         "holdings": {BucketKey("data", 0): Holding(bucket, has_all=True)},
         "regions": {"data": DATA},
@@ -115,23 +115,23 @@ def with_run(first: int, length: int, bucket: Bucket = Bucket(), again: bool = F
     return request
 
 
-WORD = RUN_MAX << 32 | DECISION_MAX
+WORD = CONTROLLER_EPOCH_MAX << 32 | DECISION_MAX
 JOINS = {
-    "stored near the last": join(stored=(RUN_MAX // 2 + 1, 1)),
-    "stored the last": join(stored=(RUN_MAX, DECISION_MAX)),
+    "stored near the last": join(stored=(CONTROLLER_EPOCH_MAX // 2 + 1, 1)),
+    "stored the last": join(stored=(CONTROLLER_EPOCH_MAX, DECISION_MAX)),
     "stored above all": join(stored=(2**63 - 1, 1)),
     "stored of infinity": join(stored=(INF, 1)),
     "stored of nan": join(stored=(1, float("nan"))),
     "stored of a bool": join(stored=(True, 1)),
     "stored of bytes": join(stored=(b"1", 1)),
     "stored near the last decision": join(stored=(1 << 25, DECISION_MAX // 2 + 1)),
-    "seen near the last": with_profile(5, [RUN_MAX - 2**21, 1]),
+    "seen near the last": with_profile(5, [CONTROLLER_EPOCH_MAX - 2**21, 1]),
     "seen near the last decision": with_profile(5, [1 << 25, DECISION_MAX - 1]),
-    "epoch near the last": join(**held(epoch=Epoch(RUN_MAX - 2**21, 1))),
+    "epoch near the last": join(**held(epoch=Epoch(CONTROLLER_EPOCH_MAX - 2**21, 1))),
     "epoch of an old run near the last decision": join(**held(epoch=Epoch(1, DECISION_MAX - 1))),
-    "life near the last": join(**held(epoch=Epoch(1, 2), life=WORD)),
-    "life of a future": join(**held(epoch=Epoch(1, 2), life=Epoch(1, 3).word)),
-    "inherits of a future": join(**held(epoch=Epoch(1, 2), life=Epoch(1, 1).word, inherits=WORD)),
+    "timeline near the last": join(**held(epoch=Epoch(1, 2), timeline=WORD)),
+    "timeline of a future": join(**held(epoch=Epoch(1, 2), timeline=Epoch(1, 3).word)),
+    "inherits of a future": join(**held(epoch=Epoch(1, 2), timeline=Epoch(1, 1).word, inherits=WORD)),
     "version near the last": join(**held(version=DECISION_MAX)),
     "transfer near the last": join(**held(learners=(Learner(Incarnation("x", 1), DECISION_MAX),))),
     "a region twice": join(regions={"data": DATA}, hosting=(("data", 1), ("data", 2))),
@@ -141,9 +141,9 @@ JOINS = {
     "a region with 10^9 buckets": with_attribute(1, 10**9),
     "a region with -5 buckets": with_attribute(1, -5),
     "a region with one bucket too many": with_attribute(1, MAX_BUCKETS + 1),
-    "a region with 99 copies": with_attribute(2, 99),
+    "a region with 99 replicas": with_attribute(2, 99),
     "a region colocated with a bad name": with_attribute(3, "a b"),
-    "a region with no copies in sync": with_attribute(4, 0),
+    "a region with no in-sync replicas": with_attribute(4, 0),
     "a region with a delay of infinity": with_attribute(5, INF),
     "a region with a long delay": with_attribute(6, 2**31),
     "a region with a silence below -1": with_attribute(7, -2),
@@ -189,9 +189,9 @@ JOINS = {
     "holdings of a region that is not described": join(
         holdings={BucketKey("data", 0): Holding(Bucket(), has_all=True)}
     ),
-    "holdings whose primary has no copy": with_run(0, 1, Bucket(primary=EVIL)),
-    "holdings with a member twice": with_run(0, 1, Bucket(in_sync=(EVIL, EVIL))),
-    "holdings with 1,000 members": with_run(0, 1, Bucket(in_sync=tuple(Incarnation("m", n) for n in range(1000)))),
+    "holdings whose primary has no replica": with_run(0, 1, Bucket(primary=EVIL)),
+    "holdings with a member twice": with_run(0, 1, Bucket(isr=(EVIL, EVIL))),
+    "holdings with 1,000 members": with_run(0, 1, Bucket(isr=tuple(Incarnation("m", n) for n in range(1000)))),
     "holdings with a learner twice": with_run(0, 1, Bucket(learners=(Learner(EVIL, 1), Learner(EVIL, 2)))),
     "holdings that name 16,000 others": join(
         regions={"data": replace(DATA, total_num_buckets=100)},
@@ -291,7 +291,7 @@ ASKED: dict[str, Any] = {
     "a bucket of 2^40": ["caught-up", ["data", 2**40], [1, 1], ME, 1],
     "an epoch of a float": ["caught-up", ["data", 0], [1.0, 1], ME, 1],
     "a transfer of nan": ["caught-up", ["data", 0], [1, 1], ME, float("nan")],
-    "an unreachable without a copy": ["unreachable"],
+    "an unreachable without a replica": ["unreachable"],
     "5,000 unreachable buckets": ["unreachable", ME, *([["data", 0], [1, 1]] for _ in range(5000))],
     "an unreachable pair of one": ["unreachable", ME, [["data", 0]]],
     "a suspect of nothing": ["suspect"],
@@ -332,7 +332,7 @@ def test_a_poll_that_says_what_cannot_be_is_refused(site, caplog, fields):
     assert no_traceback(caplog) and len(lines_of(caplog)) <= 1
 
 
-def test_10_000_requests_in_a_message_take_a_bounded_time_and_others_are_heard(site):
+def test_10_000_requests_in_a_message_take_a_bounded_time_and_others_are_answered(site):
     started, honest = site
     requests = [["host", "r", encoding.plain_attributes(replace(DATA, total_num_buckets=1 + n % 2)), n % 3]
                 for n in range(10_000)]  # fmt: skip
@@ -414,7 +414,7 @@ def test_members_with_many_regions_of_long_names_do_not_make_tables_that_nobody_
             reasons = [encoding.refused_of(each).reason for each in reply["refused"]]
             if reasons:
                 break
-        assert "take more than 16 MiB in the tables" in reasons[0]
+        assert "take more than 16 MiB in the cluster metadata" in reasons[0]
         with small_members(str(started.address), "b") as (b,):
             assert b.agent.tables.members and not a.given_up
 
@@ -477,16 +477,16 @@ def test_what_the_largest_honest_site_reports_is_taken_and_can_be_read(tmp_path)
         assert takes < REPORTED_BYTES_MAX // 2
 
 
-def test_copies_that_members_report_while_nothing_can_be_decided_are_counted(tmp_path, monkeypatch):
+def test_replicas_that_members_report_while_nothing_can_be_decided_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr(reports, "REPORTED_MAX", 6)
     ghost = Incarnation("ghost", 1)
     with locator(dir=tmp_path) as started:
-        request = held(in_sync=(EVIL, ghost))
+        request = held(isr=(EVIL, ghost))
         request["holdings"] = {BucketKey("data", n): next(iter(request["holdings"].values())) for n in range(4)}
         said = join(**request)
         assert not refusals_of_join(started, said)
         said["profile"][0] = ["other", 1]
-        assert "have reported 4 copies" in refusals_of_join(started, said)[0]
+        assert "have reported 4 replicas" in refusals_of_join(started, said)[0]
 
 
 def test_a_bucket_takes_no_more_in_the_tables_than_it_is_weighed():
@@ -495,8 +495,8 @@ def test_a_bucket_takes_no_more_in_the_tables_than_it_is_weighed():
     learners = tuple(Learner(each, DECISION_MAX) for each in many)
     for bucket in (
         Bucket(),
-        Bucket(Epoch(RUN_MAX, DECISION_MAX), WORD, WORD, DECISION_MAX, last, (last,)),
-        Bucket(Epoch(RUN_MAX, DECISION_MAX), WORD, WORD, DECISION_MAX, None, many, many, learners, many),
+        Bucket(Epoch(CONTROLLER_EPOCH_MAX, DECISION_MAX), WORD, WORD, DECISION_MAX, last, (last,)),
+        Bucket(Epoch(CONTROLLER_EPOCH_MAX, DECISION_MAX), WORD, WORD, DECISION_MAX, None, many, many, learners, many),
     ):
         key = BucketKey("r" * 255, MAX_BUCKETS - 1)
         laid_out = msgpack.packb(encoding.plain_run(key, 1, encoding.plain_bucket(bucket)))
@@ -701,7 +701,7 @@ DAMAGE = {
     "a run above all": ("INSERT INTO runs VALUES (?, 1)", (2**40,)),
     "a last decision above all": ("UPDATE runs SET last = ?", (2**62,)),
     "a decision that is not the newest": ("UPDATE site SET newest = ?", (pack([1, 0]),)),
-    "a generation that is no run": ("UPDATE site SET generation = ?", (RUN_MAX,)),
+    "a generation that is no run": ("UPDATE site SET generation = ?", (CONTROLLER_EPOCH_MAX,)),
     "an identity that is no name": ("UPDATE site SET identity = ?", ("a b",)),
     "a member that is another one": ("UPDATE members SET key = ?", (pack(["x", 1]),)),
     "a member of half a profile": ("UPDATE members SET value = ?", (pack([1, 2]),)),
@@ -743,9 +743,9 @@ def test_a_file_that_cannot_be_is_refused_by_name_with_the_way_out(tmp_path, cap
 
 def test_a_member_that_names_what_nobody_reached_is_told_what_to_do(tmp_path):
     with locator(dir=tmp_path) as started:
-        reply = call_once(started.address, "coordination-join", **join(stored=(RUN_MAX - 1, 1)))
+        reply = call_once(started.address, "coordination-join", **join(stored=(CONTROLLER_EPOCH_MAX - 1, 1)))
         reason = reply["refused"][0][0]
-        assert "start it in an empty folder" in reason and "--recover-from-members" in reason
+        assert "start the member in an empty folder" in reason and "--recover-from-members" in reason
 
 
 def test_a_process_whose_pid_is_none_has_not_ended():

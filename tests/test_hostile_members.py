@@ -1,5 +1,5 @@
-"""Lanes, calls and questions of takeovers from those who wish harm, through the real port of a member: what cannot be
-is refused in words, strangers are not served, and what a connection costs is bounded."""
+"""Replication links, calls and questions of takeovers from those who wish harm, through the real port of a member: what
+cannot be is refused in words, strangers are not served, and what a connection costs is bounded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 import pywan
 from fuzz_core import calls
-from fuzz_core.lane import region_frame
+from fuzz_core.repl_link import region_frame
 from pywan import _core
 from pywan.base import versions
 from pywan.calls.pool import CallPool
@@ -37,20 +37,20 @@ from small_members import locator
 
 BUCKETS = 7
 STRANGER = Incarnation("stranger", 77)
-PROTOCOLS = (wire.LANE, wire.CALLS)
+PROTOCOLS = (wire.REPLICATION, wire.CALLS)
 
 
 class Pair:
-    """Two members that share region "data". Each bucket has a copy at both."""
+    """Two members that share region "data". Each bucket has a replica at both."""
 
     def __init__(self, one: pywan.Cache, two: pywan.Cache) -> None:
         self.one, self.two, self.two_cache = one._core, two._core, two
         self.data = one.create_region("data", "PARTITION", total_num_buckets=BUCKETS, redundant_copies=1)
         self.there = two.create_region("data", "PARTITION", total_num_buckets=BUCKETS, redundant_copies=1)
-        eventually(self.is_whole, what="two copies of each bucket")
+        eventually(self.is_whole, what="two replicas of each bucket")
 
     def is_whole(self) -> bool:
-        """Whether each bucket has its two copies."""
+        """Whether each bucket has its two replicas."""
         return sum(each.sharing.describe("data").get("copies", 0) for each in (self.one, self.two)) == BUCKETS
 
     @property
@@ -97,7 +97,7 @@ class Pair:
             raise
 
     def ask(self, **more: Any) -> dict[str, Any]:
-        """Asks the first member about its copies, as the second one does, but for `more`."""
+        """Asks the first member about its replicas, as the second one does, but for `more`."""
         fields = {"region": "data", "of": list(self.other), "to": list(self.me), "questions": [], **more}
         return call_once(("127.0.0.1", self.one.port), "adopt-buckets", timeout=LIMIT_S, **fields)
 
@@ -160,14 +160,14 @@ def test_who_is_not_in_the_view_is_not_served(pair: Pair, protocol: bytes) -> No
     pair.open_as_other(protocol, depth=4).close()  # The honest member uses no such depth.
 
 
-def test_a_lane_takes_the_place_of_an_earlier_one_of_the_same_member(pair: Pair) -> None:
+def test_a_replication_link_takes_the_place_of_an_earlier_one_of_the_same_member(pair: Pair) -> None:
     with contextlib.ExitStack() as stack:
-        lanes = [stack.enter_context(pair.open_as_other(wire.LANE)) for _ in range(20)]
-        for lane in lanes[:-1]:
+        repl_links = [stack.enter_context(pair.open_as_other(wire.REPLICATION)) for _ in range(20)]
+        for repl_link in repl_links[:-1]:
             with contextlib.suppress(ConnectionResetError):
-                while lane.recv(4096):
+                while repl_link.recv(4096):
                     pass
-        of_it = [each for each in pair.one.sharing._copies._session.receivers.values() if each == pair.other]
+        of_it = [each for each in pair.one.sharing._replicas._session.receivers.values() if each == pair.other]
         assert len(of_it) <= 2  # The honest one may have come back, before the one in whose place it is has ended.
 
 
@@ -183,7 +183,7 @@ def led_by(member: Any) -> list[int]:
 def test_a_question_about_an_epoch_that_the_coordinator_never_gave_ends_no_takeover(pair: Pair, asker: str) -> None:
     before, who = epochs(pair), pair.other if asker == "other" else STRANGER
     newest = max(before)
-    for epoch in ([1, 2**32 - 1], [2**31 - 1, 2**32 - 1], [newest.run, newest.number + 1], [*newest]):
+    for epoch in ([1, 2**32 - 1], [2**31 - 1, 2**32 - 1], [newest.controller_epoch, newest.number + 1], [*newest]):
         questions = [[number, epoch, 0] for number in range(BUCKETS)]
         reply = pair.ask(of=list(who), questions=questions)
         assert [answer[0] for answer in reply["answers"] if answer[0] not in led_by(pair.two)] == []
@@ -329,10 +329,11 @@ def test_a_hundred_openings_of_strangers_leave_no_memory_behind(pair: Pair, prot
 
 
 def test_a_connection_that_says_little_costs_little() -> None:
-    """A lane, and a connection for calls, whose other end names one region, of the highest number, and nothing else."""
+    """A replication link, and a connection for calls, whose other end names one region, of the highest number, and
+    nothing else."""
     name = b"data"
     call = calls.call(calls.REGION, name, region=65535)
-    receiver = _core.LaneReceiver({}.get, 60_000)
+    receiver = _core.ReplReceiver({}.get, 60_000)
     for said, make in (
         (b"", lambda sock: receiver.open_session().run(sock)),
         (region_frame(65535, "data"), lambda sock: receiver.open_session().run(sock)),

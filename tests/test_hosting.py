@@ -179,7 +179,7 @@ def test_a_call_that_waits_for_the_coordinator_ends_in_time_and_names_it(impatie
 
 
 def test_a_region_beside_a_shared_one_whose_buckets_begin_anew_is_one_region(site, tmp_path, monkeypatch):
-    monkeypatch.setattr("pywan.coordination.lives.PROMISES_END_US", 1_500_000)
+    monkeypatch.setattr("pywan.coordination.unclean_recovery.READ_LEASES_END_US", 1_500_000)
     with contextlib.ExitStack() as opened:
         a, b, c = (
             opened.enter_context(pywan.Cache(name, locators=str(site.address), dir=tmp_path / name)) for name in "abc"
@@ -278,11 +278,11 @@ def test_a_member_whose_coordinator_is_away_closes_in_time(impatient):
 
 def test_attributes_are_told_as_the_site_knows_them():
     made = RegionAttributes.make(
-        "data", type="PARTITION_REDUNDANT", recovery_delay=5, startup_recovery_delay=-1, min_in_sync_copies=2
+        "data", type="PARTITION_REDUNDANT", recovery_delay=5, startup_recovery_delay=-1, min_in_sync_replicas=2
     )
     told = site_attributes(made)
     assert (told.kind, told.redundant_copies, told.recovery_delay_ms) == (Kind.PARTITION, 1, 5)
-    assert (told.startup_recovery_delay_ms, told.min_in_sync_copies, told.only_once) == (-1, 2, "")
+    assert (told.startup_recovery_delay_ms, told.min_in_sync_replicas, told.only_once) == (-1, 2, "")
     assert weight_of(made) == EQUAL_WEIGHT_MB
     assert weight_of(RegionAttributes.make("p", type="PARTITION_PROXY")) == 0
     assert weight_of(RegionAttributes.make("p", local_max_memory=0)) == 0
@@ -291,14 +291,14 @@ def test_attributes_are_told_as_the_site_knows_them():
 @pytest.mark.parametrize(
     ("attributes", "words"),
     [
-        ({"min_in_sync_copies": 2}, "min_in_sync_copies 2 is more than its 1 copies"),
+        ({"min_in_sync_replicas": 2}, "min_in_sync_replicas 2 is more than its 1 replicas"),
         ({"type": "REPLICATE", "recovery_delay": 0}, "recovery_delay 0 is for partitioned regions only"),
         ({"recovery_delay": -2}, "recovery_delay"),
         ({"local_max_memory": -1}, "local_max_memory"),
         ({"type": "PARTITION_PERSISTENT", "local_max_memory": 0}, "take PARTITION_PROXY"),
         ({"interest_policy": "some"}, "interest_policy: 'some' is not one of cache-content, all"),
         ({"interest_policy": "all", "type": "LOCAL"}, "interest_policy 'all' has no effect with type LOCAL"),
-        ({"interest_policy": "all", "type": "PARTITION_PROXY"}, "interest_policy 'all' needs copies on this member"),
+        ({"interest_policy": "all", "type": "PARTITION_PROXY"}, "interest_policy 'all' needs replicas on this member"),
         ({"interest_policy": "all", "type": "REPLICATE_PROXY"}, "stores no entries of it; take a type that is no"),
         ({"interest_policy": "all", "local_max_memory": 0}, "a local_max_memory other than 0"),
         ({"interest_policy": "all", "startup_recovery_delay": -1}, "startup_recovery_delay -1"),

@@ -21,7 +21,7 @@ class Ids(GatewayEventFilter, CacheListener, GatewayConflictResolver):
     """Notes (operation, key, identity) wherever it is called."""
 
     def __init__(self):
-        self.before, self.transmitted, self.acknowledged, self.heard, self.judged = [], [], [], [], []
+        self.before, self.transmitted, self.acknowledged, self.received, self.judged = [], [], [], [], []
 
     def _note(self, seen, event):
         assert isinstance(event.event_id, EventSequenceID)
@@ -38,7 +38,7 @@ class Ids(GatewayEventFilter, CacheListener, GatewayConflictResolver):
         self._note(self.acknowledged, event)
 
     def after_create(self, event):
-        self._note(self.heard, event)
+        self._note(self.received, event)
 
     after_update = after_destroy = after_create
 
@@ -67,17 +67,17 @@ def test_filters_and_listeners_of_two_sites_see_one_identity(network, decides):
     change_some(ny.data)
     network.settle()
     eventually(lambda: len(filter.acknowledged) == 5)
-    assert [(operation, key) for operation, key, _ in far.heard] == [
+    assert [(operation, key) for operation, key, _ in far.received] == [
         ("create", "k"),
         ("update", "k"),
         ("create", "a"),
         ("create", "b"),
         ("destroy", "k"),
     ]
-    assert far.heard == filter.transmitted == filter.acknowledged
-    assert filter.before == (far.heard if decides else [])
-    assert {each.member_id for *_, each in far.heard} == {ny.cache.member_id} and len(
-        {each for *_, each in far.heard}
+    assert far.received == filter.transmitted == filter.acknowledged
+    assert filter.before == (far.received if decides else [])
+    assert {each.member_id for *_, each in far.received} == {ny.cache.member_id} and len(
+        {each for *_, each in far.received}
     ) == 5
 
 
@@ -94,11 +94,11 @@ def test_the_identity_goes_on_through_a_site_in_between_and_to_its_listener_and_
     core_of(ln.data).set_resolver(middle)
     tk.data.add_listener(far)
     network.settle()
-    del middle.before[:], middle.transmitted[:], far.heard[:], ids.before[:]
+    del middle.before[:], middle.transmitted[:], far.received[:], ids.before[:]
     ny.data["k"] = 1
     network.settle()
     ((_, _, made),) = ids.before
-    for seen in (middle.judged, middle.heard, middle.before, middle.transmitted, far.heard):
+    for seen in (middle.judged, middle.received, middle.before, middle.transmitted, far.received):
         assert [(key, each) for _, key, each in seen] == [("k", made)]
 
 
@@ -109,8 +109,8 @@ def test_a_local_listener_sees_the_identity_that_the_filter_saw(network):
     ny.region()
     ny.data.add_listener(ids)
     change_some(ny.data)
-    assert len(ids.heard) == 5 and ids.heard == ids.before
-    assert [each for *_, each in ids.heard] == [
+    assert len(ids.received) == 5 and ids.received == ids.before
+    assert [each for *_, each in ids.received] == [
         EventSequenceID(*_core.record_fields(record)["event_id"])
         for _, _, record in sorted(
             ny.sender(ln)._core.queue.records(), key=lambda r: _core.record_fields(r[2])["event_id"]

@@ -49,7 +49,7 @@ class InFlightMachine(RuleBasedStateMachine):
         self.session.flush(True)
         self.asks, self.batch_size, self.now_us, self.keys = asks, batch_size, 1, 0
         self.waiting = {number: [] for number in range(PARTITIONS)}  # Sequences that are in the queue.
-        self.ever_sent, self.failed, self.settled = set(), [], []
+        self.ever_sent, self.failed, self.delivered = set(), [], []
         self.connect(1000, 1 << 20)
 
     def note_acknowledged(self, records):
@@ -120,7 +120,7 @@ class InFlightMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.flight)
     @rule(data=st.data(), credit_events=st.integers(1, 12), credit_bytes=st.sampled_from([1, 2_000, 1 << 20]))
-    def hear(self, data, credit_events, credit_bytes):
+    def receive(self, data, credit_events, credit_bytes):
         """What was applied leaves the queue; what failed is parked, and told once, in order."""
         self.now_us += LATENCY_US
         count = data.draw(st.integers(1, len(self.flight)), "batches")
@@ -132,12 +132,12 @@ class InFlightMachine(RuleBasedStateMachine):
         for partition, sequence in events:
             self.waiting[partition].remove(sequence)
         self.failed += failures
-        self.settled += [event for event in events if event not in failing]
+        self.delivered += [event for event in events if event not in failing]
         self.credit_events, self.oldest_id = credit_events, self.oldest_id + count
         del self.flight[:count]
 
     @rule(data=st.data())
-    def hear_nonsense(self, data):
+    def receive_nonsense(self, data):
         """An acknowledgement of what was not sent, or of failures that are not in order, changes nothing."""
         events = self.events_in_flight()
         unknown = (PARTITIONS, 1, 1)
@@ -166,13 +166,13 @@ class InFlightMachine(RuleBasedStateMachine):
         counts = self.queue.counts()
         assert len(self.queue) == sum(map(len, self.waiting.values()))
         assert counts["parked"] == len(self.parked_queue) == len(self.failed)
-        assert counts["distributed"] == len(self.settled)
+        assert counts["distributed"] == len(self.delivered)
         check_ledger(counts)
 
     @invariant()
-    def users_hear_of_each_event_once(self):
+    def users_receive_each_event_once(self):
         assert self.told == self.failed
-        assert self.acknowledged == (self.settled if self.asks else [])
+        assert self.acknowledged == (self.delivered if self.asks else [])
 
 
 class TestInFlight(InFlightMachine.TestCase):
@@ -187,7 +187,7 @@ def test_what_is_in_flight_stays_in_order_when_its_ring_grows_in_its_middle():
         if through is not None:
             acknowledged = machine.events_in_flight()[: through + 1 - machine.oldest_id]
             machine.acknowledge(through, [], 1000, 1 << 20)
-            machine.settled += acknowledged
+            machine.delivered += acknowledged
             for partition, sequence in acknowledged:
                 machine.waiting[partition].remove(sequence)
             del machine.flight[: len(acknowledged)]
@@ -196,5 +196,5 @@ def test_what_is_in_flight_stays_in_order_when_its_ring_grows_in_its_middle():
             machine.put(10)
         machine.send()
         machine.the_numbers_are_those_of_the_model()
-        machine.users_hear_of_each_event_once()
+        machine.users_receive_each_event_once()
     assert machine.next_id == 540 and not machine.flight

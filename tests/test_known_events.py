@@ -61,7 +61,7 @@ class Site:
         self.process.stdin.flush()
         return set(json.loads(self.process.stdout.readline()))
 
-    def heard(self):
+    def received(self):
         """What the listener was told, in order: (key, whether it may be a repeat, its place in the queue)."""
         lines = self.told.read_text().splitlines() if self.told.exists() else []
         return [json.loads(line) for line in lines if line.endswith("]]")]
@@ -112,11 +112,11 @@ def test_what_another_site_was_told_stays_and_a_queue_here_takes_each_event_once
             assert sender.wait_until_flushed(60)
             if region_type != "REPLICATE":  # Nothing that the sender removed is missing.
                 assert site.keys() == set(keys)
-            eventually(lambda: {key for key, _, _ in site.heard()} == set(keys))
+            eventually(lambda: {key for key, _, _ in site.received()} == set(keys))
         finally:
             site.kill()
         places = {}
-        for key, may_repeat, place in site.heard():
+        for key, may_repeat, place in site.received():
             assert key not in places or may_repeat, f"{key} was told again unmarked"
             assert places.setdefault(key, place) == place, f"{key} was told from another place"
         assert len({tuple(place) for place in places.values()}) == len(keys)

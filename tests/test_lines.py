@@ -22,7 +22,7 @@ def now() -> list[float]:
 @pytest.fixture
 def outage(now, caplog):
     caplog.set_level(logging.INFO, "pywan.test")
-    return Outage(log, "the lane to member b", clock=lambda: now[0])
+    return Outage(log, "the replication link to member b", clock=lambda: now[0])
 
 
 def test_what_fails_again_and_again_has_a_line_at_once_and_one_a_minute(outage, now, caplog):
@@ -30,8 +30,8 @@ def test_what_fails_again_and_again_has_a_line_at_once_and_one_a_minute(outage, 
         outage.failed("nobody listens at 127.0.0.1[1]")
         now[0] += 0.5
     lines = [record.message for record in caplog.records]
-    assert lines[0] == "the lane to member b: nobody listens at 127.0.0.1[1]"
-    assert lines[1] == "the lane to member b has failed for 60 s, 121 times: nobody listens at 127.0.0.1[1]"
+    assert lines[0] == "the replication link to member b: nobody listens at 127.0.0.1[1]"
+    assert lines[1] == "the replication link to member b has failed for 60 s, 121 times: nobody listens at 127.0.0.1[1]"
     assert len(lines) == 600 / OUTAGE_PERIOD_S
 
 
@@ -45,9 +45,9 @@ def test_the_end_of_an_outage_has_one_line_and_the_next_one_begins_at_once(outag
     outage.over()
     outage.failed("third")
     assert [record.message for record in caplog.records] == [
-        "the lane to member b: first",
-        "the lane to member b works again after 3.0 s, in which it failed 2 times",
-        "the lane to member b: third",
+        "the replication link to member b: first",
+        "the replication link to member b works again after 3.0 s, in which it failed 2 times",
+        "the replication link to member b: third",
     ]
 
 

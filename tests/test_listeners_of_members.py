@@ -1,6 +1,6 @@
-"""Listeners in a site of several members: each member that has a copy of a replicated region is told of every change,
-in the order of each key; of a partitioned region the member that leads a key's bucket is told, and by interest policy
-each one that has a copy. A listener that stands still holds up nobody for long."""
+"""Listeners in a site of several members: each member that has a replica of a replicated region is told of every
+change, in the order of each key; of a partitioned region the member that leads a key's bucket is told, and by interest
+policy each one that has a replica. A listener that stands still holds up nobody for long."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ REGIONS = [
 ]
 EVERY = {**REGIONS[2], "name": "every", "interest_policy": "all"}
 LED = {**EVERY, "interest_policy": "cache-content"}
-COPIES = {"copied": 113, "echo": 113, "data": 7, "other": 7}  # A replicated region has 113 buckets.
+REPLICAS = {"copied": 113, "echo": 113, "data": 7, "other": 7}  # A replicated region has 113 buckets.
 
 
 @pytest.fixture
@@ -40,8 +40,8 @@ def in_sync(site: Site, name: str, *regions: str) -> None:
         counts = site.counts(at)[name]
         return sum(counts.get(what, 0) for what in ("primary", "taking_over", "copies"))
 
-    for at in regions or COPIES:
-        eventually(lambda at=at: whole(at) == COPIES.get(at, 7), what=f"copies of {at} at {name}")
+    for at in regions or REPLICAS:
+        eventually(lambda at=at: whole(at) == REPLICAS.get(at, 7), what=f"replicas of {at} at {name}")
 
 
 @pytest.fixture
@@ -56,13 +56,13 @@ def pair(site: Site) -> tuple[MemberProcess, MemberProcess]:
     return one, two
 
 
-def heard(member: MemberProcess, region: str = "copied") -> list[list]:
-    return member.ask("heard", region)
+def received(member: MemberProcess, region: str = "copied") -> list[list]:
+    return member.ask("notified", region)
 
 
-def hears(member: MemberProcess, count: int, region: str = "copied") -> list[list]:
-    eventually(lambda: len(heard(member, region)) >= count, what=f"{count} changes at {member.name}")
-    told = heard(member, region)
+def receives(member: MemberProcess, count: int, region: str = "copied") -> list[list]:
+    eventually(lambda: len(received(member, region)) >= count, what=f"{count} changes at {member.name}")
+    told = received(member, region)
     assert len(told) == count, told
     return told
 
@@ -75,7 +75,7 @@ def by_key(told: list[list]) -> dict[str, list]:
 
 
 @pytest.mark.whole
-def test_every_member_with_a_copy_is_told_of_every_change_once_with_the_value_before(site, pair):
+def test_every_member_with_a_replica_is_told_of_every_change_once_with_the_value_before(site, pair):
     one, two = pair
     for n in range(30):
         member = pair[n % 2]
@@ -85,7 +85,7 @@ def test_every_member_with_a_copy_is_told_of_every_change_once_with_the_value_be
     one.do("copied", "replace", "k2", "absent", "never")
     two.do("copied", "put", "k3", 3, {"why": "argued"})
     two.ask("fill", "copied", 0, 50, 20)
-    expected = by_key(hears(two, 30 + 3 + 50))
+    expected = by_key(receives(two, 30 + 3 + 50))
     assert expected["k0"] == [
         ["create", None, 0, None, False],
         ["update", 0, 10, None, False],
@@ -93,7 +93,7 @@ def test_every_member_with_a_copy_is_told_of_every_change_once_with_the_value_be
     ]
     assert expected["k1"][3:] == [["destroy", 21, None, None, False], ["create", None, "new", None, False]]
     assert expected["k3"][3] == ["update", 23, 3, {"why": "argued"}, False]
-    first = by_key(hears(one, 1 + 30 + 3 + 50))
+    first = by_key(receives(one, 1 + 30 + 3 + 50))
     assert first.pop("early") == [["create", None, 0, None, False]]
     assert first == expected
 
@@ -110,21 +110,21 @@ def test_a_primary_that_dies_leaves_each_change_told_once_and_in_order(site, pai
     for n in range(20, 40):
         two.do("copied", "put", "k", n)
     for member in (two, three):
-        told = hears(member, 40)
+        told = receives(member, 40)
         assert [each[3] for each in told] == list(range(40))
         assert [each[2] for each in told] == [None, *range(39)]
 
 
 @pytest.mark.whole
-def test_a_listener_that_waits_stops_no_writer_and_no_copy(site, pair):
+def test_a_listener_that_waits_stops_no_writer_and_no_replica(site, pair):
     one, two = pair
     two.ask("hold", True)
     for n in range(200):
         one.do("copied", "put", f"k{n}", n)
     assert two.do("copied", "get", "k199") == 199
-    assert heard(two) == []
+    assert received(two) == []
     two.ask("hold", False)
-    hears(two, 200)
+    receives(two, 200)
 
 
 @pytest.mark.whole
@@ -135,14 +135,14 @@ def test_listeners_that_write_to_a_shared_region_end_on_both_members(site, pair)
     for n in range(40):
         pair[n % 2].do("data", "put", f"k{n}", n)
     for member in pair:
-        told = hears(member, 40, "echo")
+        told = receives(member, 40, "echo")
         assert {each[1]: each[3] for each in told} == {f"k{n} heard": n for n in range(40)}
-    keys = Counter(each[1] for member in pair for each in heard(member, "data"))
+    keys = Counter(each[1] for member in pair for each in received(member, "data"))
     assert keys == {f"k{n}": 1 for n in range(40)}  # Of a partitioned region the primary alone is told.
 
 
 @pytest.mark.whole
-def test_a_listener_that_is_added_later_hears_from_then_on(site):
+def test_a_listener_that_is_added_later_receives_changes_from_then_on(site):
     one, two = site.start("one"), site.start("two")
     in_sync(site, "two")
     one.do("copied", "put", "k", 1)
@@ -150,7 +150,7 @@ def test_a_listener_that_is_added_later_hears_from_then_on(site):
         member.ask("listen", "copied")
     two.do("copied", "put", "k", 2)
     for member in (one, two):
-        assert hears(member, 1) == [["update", "k", 1, 2, None, False]]
+        assert receives(member, 1) == [["update", "k", 1, 2, None, False]]
 
 
 @pytest.mark.whole
@@ -171,16 +171,16 @@ def test_a_member_that_takes_over_tells_what_the_primary_had_yet_to_tell_and_mar
     for member in pair:
         member.ask("listen", "data")
     two.do("data", "put", "before", 0)
-    eventually(lambda: one.ask("count_heard", "data") + two.ask("count_heard", "data") == 1)
+    eventually(lambda: one.ask("count_notified", "data") + two.ask("count_notified", "data") == 1)
     one.ask("hold", True)
     for n in range(100):
         two.do("data", "put", f"k{n}", n)
-    own = {each[1] for each in heard(two, "data")}
-    eventually(lambda: two.ask("count_heard", "data") >= 20, what="changes of the buckets that member two leads")
-    assert heard(one, "data") in ([], [["create", "before", None, 0, None, False]])
+    own = {each[1] for each in received(two, "data")}
+    eventually(lambda: two.ask("count_notified", "data") >= 20, what="changes of the buckets that member two leads")
+    assert received(one, "data") in ([], [["create", "before", None, 0, None, False]])
     one.kill()
-    eventually(lambda: {each[1] for each in heard(two, "data")} >= {f"k{n}" for n in range(100)})
-    told = [each[1] for each in heard(two, "data")]
+    eventually(lambda: {each[1] for each in received(two, "data")} >= {f"k{n}" for n in range(100)})
+    told = [each[1] for each in received(two, "data")]
     assert len(told) == len({*told}), "the new primary tells each change once"
     repeats = {*two.ask("repeats", "data")}
     assert repeats and not repeats & own
@@ -205,7 +205,7 @@ def test_listeners_that_write_into_each_others_region_wait_for_nobody(site, poli
     expected = dict.fromkeys(keys, each_told) | dict.fromkeys((f"{key} heard" for key in keys), each_told * each_told)
 
     def told() -> Counter[str]:
-        return Counter(key for at in ("data", "other") for member in pair for key in member.ask("heard_keys", at))
+        return Counter(key for at in ("data", "other") for member in pair for key in member.ask("notified_keys", at))
 
     eventually(lambda: told().total() >= sum(expected.values()), what="every change told")
     assert told() == expected
@@ -223,15 +223,15 @@ def test_a_listener_that_stands_still_holds_up_its_site_for_the_member_timeout_a
     eventually(lambda: two.ask("waiting", "copied")["dropped"] > 0, what="changes that are dropped")
     one.do("copied", "put", "newest", 1)
     assert two.do("copied", "get", "newest") == 1
-    eventually(lambda: "newest" in one.ask("heard_keys", "copied"), what="the other member's listener")
-    assert two.ask("count_heard", "copied") == 0
+    eventually(lambda: "newest" in one.ask("notified_keys", "copied"), what="the other member's listener")
+    assert two.ask("count_notified", "copied") == 0
     shown = two.ask("waiting", "copied")
     assert 0 < shown["bytes"] <= 65 << 20 and shown["standing_us"] > 2_000_000
     two.ask("hold", False)
     eventually(lambda: two.ask("waiting", "copied")["bytes"] == 0, what="all that is kept told")
-    made = one.ask("count_heard", "copied") - 1  # The first one was before member two came.
-    assert two.ask("count_heard", "copied") == made - two.ask("waiting", "copied")["dropped"] >= blocks * rows // 2
-    assert "newest" in two.ask("heard_keys", "copied")
+    made = one.ask("count_notified", "copied") - 1  # The first one was before member two came.
+    assert two.ask("count_notified", "copied") == made - two.ask("waiting", "copied")["dropped"] >= blocks * rows // 2
+    assert "newest" in two.ask("notified_keys", "copied")
 
     def log() -> str:
         return (site.folder / "two.log").read_text()
@@ -254,9 +254,9 @@ def test_a_region_becomes_shared_though_its_listener_stands_still_in_the_thread_
     in_sync(site, "two", "copied")
     for n in range(1, 21):
         (one, two)[n % 2].do("copied", "put", "k", n)
-    assert heard(one) == []
+    assert received(one) == []
     one.ask("hold", False)
-    assert [each[3] for each in hears(one, 21)] == list(range(21))
+    assert [each[3] for each in receives(one, 21)] == list(range(21))
 
 
 # Interest policy
@@ -278,13 +278,13 @@ def log_of(site: Site, name: str) -> str:
 
 
 @pytest.mark.whole
-def test_with_interest_policy_all_each_member_with_a_copy_is_told_of_every_change_once(site):
+def test_with_interest_policy_all_each_member_with_a_replica_is_told_of_every_change_once(site):
     one, two = pair_of(site, EVERY, EVERY)
     for n in range(60):
         (one, two)[n % 2].do("every", "put", f"k{n % 20}", n)
     two.do("every", "destroy", "k1")
-    told = by_key(hears(one, 61, "every"))
-    assert told == by_key(hears(two, 61, "every"))
+    told = by_key(receives(one, 61, "every"))
+    assert told == by_key(receives(two, 61, "every"))
     assert [each[2] for each in told["k0"]] == [0, 20, 40]
     assert told["k1"][-1][:2] == ["destroy", 41]
     assert one.ask("repeats", "every") == two.ask("repeats", "every") == []
@@ -297,10 +297,10 @@ def test_with_interest_policy_all_a_takeover_leaves_each_change_told_once(site):
     one.ask("hold", True)
     for n in range(100):
         two.do("every", "put", f"k{n}", n)
-    hears(two, 100, "every")
+    receives(two, 100, "every")
     one.kill()
     two.do("every", "put", "k0", "after")
-    assert [each[3] for each in hears(two, 101, "every") if each[1] == "k0"] == [0, "after"]
+    assert [each[3] for each in receives(two, 101, "every") if each[1] == "k0"] == [0, "after"]
     assert two.ask("repeats", "every") == []
 
 
@@ -309,17 +309,17 @@ def test_policies_may_differ_and_what_a_member_with_all_had_yet_to_tell_is_told_
     one, two = pair_of(site, EVERY, LED)
     for n in range(100):
         two.do("every", "put", f"k{n}", n)
-    hears(one, 100, "every")
-    led = {*two.ask("heard_keys", "every")}
+    receives(one, 100, "every")
+    led = {*two.ask("notified_keys", "every")}
     assert 0 < len(led) < 100
     one.ask("hold", True)
     for n in range(100):
         two.do("every", "put", f"k{n}", "again")
-    eventually(lambda: two.ask("count_heard", "every") == 2 * len(led))
+    eventually(lambda: two.ask("count_notified", "every") == 2 * len(led))
     one.kill()
-    eventually(lambda: two.ask("count_heard", "every") >= 100 + len(led), what="what member one had yet to tell")
-    assert {*two.ask("heard_keys", "every")} == {f"k{n}" for n in range(100)}
-    assert two.ask("count_heard", "every") == 100 + len(led)
+    eventually(lambda: two.ask("count_notified", "every") >= 100 + len(led), what="what member one had yet to tell")
+    assert {*two.ask("notified_keys", "every")} == {f"k{n}" for n in range(100)}
+    assert two.ask("count_notified", "every") == 100 + len(led)
     assert {*two.ask("repeats", "every")} == {f"k{n}" for n in range(100)} - led
 
 
@@ -335,15 +335,17 @@ def test_a_member_that_would_miss_buckets_is_refused_and_one_that_begins_to_says
     for name in ("one", "two"):
         eventually(lambda name=name: said in log_of(site, name), what=f"a line in the log of {name}")
 
-    def unheard() -> list[int]:
+    def unnotified() -> list[int]:
         return [site.members[at].ask("described", "every")["listeners_unheard_buckets"] for at in ("one", "two")]
 
-    def copies_elsewhere() -> int:
+    def replicas_at_others() -> int:
         return sum(site.counts("every")["third"].get(what, 0) for what in ("primary", "copies"))
 
-    eventually(lambda: sum(unheard()) == copies_elsewhere() > 0, what="buckets of which one of both has no copy")
+    eventually(
+        lambda: sum(unnotified()) == replicas_at_others() > 0, what="buckets of which one of both has no replica"
+    )
     three.end()
-    eventually(lambda: unheard() == [0, 0], what="copies of all buckets")
+    eventually(lambda: unnotified() == [0, 0], what="replicas of all buckets")
     for name in ("one", "two"):
         assert log_of(site, name).count(said) == 1
 

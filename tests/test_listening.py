@@ -22,12 +22,12 @@ BUCKETS = 3
 
 class Ear(CacheListener):
     def __init__(self) -> None:
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         self.may_return = threading.Event()
         self.may_return.set()
 
     def after_create(self, event: EntryEvent) -> None:
-        self.heard.append(event.key)
+        self.received.append(event.key)
         self.may_return.wait(LIMIT_S)
 
 
@@ -71,13 +71,13 @@ def region_with(listener: Ear) -> Iterator[MemberRegion]:
         core.close()
 
 
-def share(core: MemberRegion, route: Route) -> _core.Tail:
+def share(core: MemberRegion, route: Route) -> _core.Changelog:
     """The region is shared, and this member leads all its buckets."""
-    tail = _core.Tail(BUCKETS, core.shards)
-    core.share(tail, route, True)
+    changelog = _core.Changelog(BUCKETS, core.shards)
+    core.share(changelog, route, True)
     for bucket in range(BUCKETS):
-        tail.set_role(bucket, _core.TAIL_PRIMARY, 1, 1)
-    return tail
+        changelog.set_role(bucket, _core.REPLICA_PRIMARY, 1, 1)
+    return changelog
 
 
 def in_another_thread(call: Callable[..., None], *arguments: Any) -> None:
@@ -92,30 +92,30 @@ def test_a_change_in_the_step_that_shares_the_region_is_told_once() -> None:
         core.put("alone", 0)
         share(core, Route(lambda: in_another_thread(core.put, "between", 1)))
         core.put("shared", 2)
-        eventually(lambda: "shared" in ear.heard)
-        assert ear.heard == ["alone", "between", "shared"]
+        eventually(lambda: "shared" in ear.received)
+        assert ear.received == ["alone", "between", "shared"]
 
 
 def test_listeners_of_a_region_that_cannot_be_shared_are_told_of_its_changes() -> None:
     with region_with(ear := Ear()) as core:
         with pytest.raises(IllegalStateError):
-            core.share(_core.Tail(BUCKETS, 2 * core.shards), Route(), True)
+            core.share(_core.Changelog(BUCKETS, 2 * core.shards), Route(), True)
         core.put("k", 1)
-        assert ear.heard == ["k"]
+        assert ear.received == ["k"]
 
 
 def test_a_listener_that_cannot_be_shown_is_told_on_after_changes_were_dropped(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with region_with(ear := Nameless()) as core, caplog.at_level(logging.WARNING):
-        tail = share(core, Route())
-        tail.set_heard_limit(1)
+        changelog = share(core, Route())
+        changelog.set_notification_limit(1)
         ear.may_return.clear()
         for number in range(70):  # A MB each: more than 64 MiB wait.
             core.put(number, b"v" * 1_000_000)
-        assert tail.heard_dropped > 0
+        assert changelog.notifications_dropped > 0
         ear.may_return.set()
-        eventually(lambda: tail.heard_state()["bytes"] == 0)
+        eventually(lambda: changelog.notifications_state()["bytes"] == 0)
         core.put("later", 1)
-        eventually(lambda: "later" in ear.heard)
+        eventually(lambda: "later" in ear.received)
         eventually(lambda: "the listener test_listening.Nameless stood still" in caplog.text)

@@ -106,7 +106,7 @@ def test_a_folder_that_is_not_the_members_is_refused(site, place):
         f"create disk-store --name=d --dir={path}",
         f"create disk-store --name=d --dir={site.folder / 'server' / 'd'}#10,{path}#10",
         f"create gateway-sender --id=tk --remote-distributed-system-id=2 --overflow-directory={path}",
-        f"create async-event-queue --id=q --listener=queue_listeners:Heard --overflow-directory={path}",
+        f"create async-event-queue --id=q --listener=queue_listeners:RecordingListener --overflow-directory={path}",
     ):
         with pytest.raises(CommandFailed, match=OUTSIDE):
             site.do(line)

@@ -304,8 +304,8 @@ def test_it_can_be_stopped_from_outside_and_answers_first(start):
 
 
 def test_stop_does_not_wait_for_a_remote_site_that_hangs(start):
-    with sockets.listen("127.0.0.1", 0) as silent:
-        locator = start(1, remotes=[silent.getsockname()[1]], timings=QUICK)
+    with sockets.listen("127.0.0.1", 0) as unresponsive:
+        locator = start(1, remotes=[unresponsive.getsockname()[1]], timings=QUICK)
         began = time.monotonic()
         locator.stop()
         assert time.monotonic() - began < 2

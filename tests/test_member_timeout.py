@@ -16,13 +16,13 @@ BUCKETS = 4
 DATA = {"type": "PARTITION", "total_num_buckets": BUCKETS, "redundant_copies": 1, "recovery_delay": 0}
 
 
-def copies_of(site) -> dict[str, int]:
+def replicas_of(site) -> dict[str, int]:
     told = call_once(site.address, "coordination-show", timeout=LIMIT_S)["coordination"]
     return {each["name"]: each["copies"] for each in told["members"]}
 
 
 def is_spread(cache: pywan.Cache) -> bool:
-    """Whether the member leads half of the buckets, and has whole copies of the others."""
+    """Whether the member leads half of the buckets, and has whole replicas of the others."""
     sharing = cache._core.sharing
     assert sharing is not None
     counts = sharing.describe("data")
@@ -30,7 +30,7 @@ def is_spread(cache: pywan.Cache) -> bool:
 
 
 @pytest.mark.parametrize("timeout_ms", [1000, 2500])
-def test_a_copy_that_answers_nothing_is_taken_out_after_the_time_that_the_locator_says(timeout_ms):
+def test_a_replica_that_answers_nothing_is_taken_out_after_the_time_that_the_locator_says(timeout_ms):
     with (
         locator(member_timeout_ms=timeout_ms) as site,
         pywan.Cache("one", locators=str(site.address)) as one,
@@ -41,9 +41,9 @@ def test_a_copy_that_answers_nothing_is_taken_out_after_the_time_that_the_locato
         for each in (one, two):
             each.create_region("data", **DATA)
         eventually(lambda: is_spread(one) and is_spread(two))
-        assert copies_of(site) == {"one": BUCKETS, "two": BUCKETS}
+        assert replicas_of(site) == {"one": BUCKETS, "two": BUCKETS}
         proxy.hang()
         since_us = boot_us()
-        eventually(lambda: copies_of(site)["two"] < BUCKETS)
+        eventually(lambda: replicas_of(site)["two"] < BUCKETS)
         took_ms = (boot_us() - since_us) / 1000
         assert timeout_ms * 0.8 < took_ms < 4500  # The default is 5 s.

@@ -31,14 +31,14 @@ def memory_of(member) -> dict:
 
 
 def start_both(site: MemorySite) -> tuple:
-    """One member with much memory, and one with a small limit. Both have a copy of each bucket."""
+    """One member with much memory, and one with a small limit. Both have a replica of each bucket."""
     one, two = site.start("one"), site.start("two", maximum_memory=MemorySize.of(site))
     eventually(
         lambda: all(
             sum(counts.get(what, 0) for what in ("primary", "copies")) == BUCKETS
             for counts in site.counts("data").values()
         ),
-        what="a copy of each bucket at both members",
+        what="a replica of each bucket at both members",
     )
     return one, two
 
@@ -82,7 +82,7 @@ def test_a_primary_refuses_for_a_replica_without_memory_which_stays_in_sync(site
     assert site.counts("data") == before
 
 
-def test_a_new_copy_waits_until_its_member_has_memory(site):
+def test_a_new_replica_waits_until_its_member_has_memory(site):
     one = site.start("one")
     size = MemorySize.of(site)
     assert one.ask("fill", "data", "key", LENGTH, 20_000) == [20_000, ""]
@@ -95,7 +95,7 @@ def test_a_new_copy_waits_until_its_member_has_memory(site):
     one.do("data", "clear")
     eventually(
         lambda: site.counts("data")["two"].get("copies", 0) + site.counts("data")["two"].get("primary", 0) == BUCKETS,
-        what="copies of all buckets",
+        what="replicas of all buckets",
     )
     one.do("data", "put", "last", 1)
     assert two.do("data", "get", "last") == 1

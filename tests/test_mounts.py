@@ -297,11 +297,11 @@ def test_a_hole_counts_as_passed_over_also_where_a_record_behind_it_is_refused()
 def test_a_receiver_remembers_what_failed_until_the_senders_disk_knows(unsure):
     memory, region = _core.SourceMemory(1), _core.RegionCore("there", _core.Clock(), site=2)
 
-    def send(sequence, name, settled, unsure=0):
+    def send(sequence, name, acknowledged, unsure=0):
         """Failures, as a new connection hears of them."""
         session = _core.ReceiverSession(memory, _core.ReceiverCounts(), {"there": region}.get, lambda *args: None)
         record = make_record(b"key", b"value", stamp=5)
-        payload, count = make_batch((0, sequence, sequence, settled, [record]), unsure=unsure)
+        payload, count = make_batch((0, sequence, sequence, acknowledged, [record]), unsure=unsure)
         session.receive_data(_core.pack_frame(REGION, name.encode(), 1))
         session.receive_data(_core.pack_frame(BATCH, payload, 0, count))
         [ack] = split_frames(session.data_to_send())

@@ -16,7 +16,7 @@ from pywan.testing.waiting import eventually
 from records import BATCH, check_ledger, read_batch, read_record, split_frames
 from test_core_sessions import TwoSites
 from test_fed_queues import balanced, first_of, lead, peek, queue_to, queued
-from test_lane import BUCKETS as LANE_BUCKETS, EPOCH, LIFE, Member, Pair, Route, key_of
+from test_repl_link import BUCKETS as REPL_LINK_BUCKETS, EPOCH, TIMELINE, Member, Pair, Route, key_of
 
 BUCKETS = 3
 _names = itertools.count()
@@ -30,12 +30,12 @@ def region(*queues, buckets=BUCKETS):
 
 def share(core, buckets=BUCKETS):
     """Has other members hold the region too; this one leads all buckets, as it had all content."""
-    tail = _core.Tail(buckets, core.shards)
-    core.share(tail, Route(), False, True)
+    changelog = _core.Changelog(buckets, core.shards)
+    core.share(changelog, Route(), False, True)
     for bucket in range(buckets):
-        for role in (_core.TAIL_TAKING_OVER, _core.TAIL_PRIMARY):
-            tail.set_role(bucket, role, LIFE, EPOCH)
-    return tail
+        for role in (_core.REPLICA_TAKING_OVER, _core.REPLICA_PRIMARY):
+            changelog.set_role(bucket, role, TIMELINE, EPOCH)
+    return changelog
 
 
 def own(queue):
@@ -50,7 +50,7 @@ def test_what_is_queued_gets_into_the_streams_of_its_buckets_in_order(order):
     for n in range(200):
         core.put(f"k{n % 20}", str(n))
         other.put("k", str(n))
-    tail = share(core)
+    changelog = share(core)
     assert len(queue) == 400 and own(queue) == [b"%d" % n for n in range(200)]
     found = queued(queue, core.name)
     for bucket in range(BUCKETS):
@@ -59,11 +59,11 @@ def test_what_is_queued_gets_into_the_streams_of_its_buckets_in_order(order):
         for asked in {key for _, key, _ in here}:
             values = [value for _, key, value in here if key == asked]
             assert values == sorted(values) and len(values) == 10 and core.bucket_of(asked) == bucket
-        state = tail.state(bucket)
-        assert state["last"] == state["counted"] == len(here) and state["life"] == LIFE
+        state = changelog.state(bucket)
+        assert state["log_end"] == state["high_watermark"] == len(here) and state["timeline"] == TIMELINE
     lead(queue, region=core.name)
     core.put("k1", "after")
-    last = tail.last(core.bucket_of("k1"))
+    last = changelog.log_end(core.bucket_of("k1"))
     assert peek(queue, core.bucket_of("k1"), region=core.name) == list(range(1, last + 1))
     assert balanced(queue)
 
@@ -81,9 +81,9 @@ def test_a_queue_that_has_fewer_events_has_holes_and_all_go_on_in_the_numbering_
         fewer.running = n < 4
         core.put(n, str(n))
     fewer.running = True
-    tail = share(core, 1)
+    changelog = share(core, 1)
     core.put("k", "after")
-    assert tail.last(0) == 11
+    assert changelog.log_end(0) == 11
     assert [sequence for _, sequence, *_ in queued(more, core.name)] == list(range(1, 12))
     assert [sequence for _, sequence, *_ in queued(fewer, core.name)] == [1, 2, 3, 4, 11]
     assert balanced(more) and balanced(fewer)
@@ -140,7 +140,7 @@ class LaterShared(TwoSites):
         self.reconnect()
 
     def share(self):
-        self.tail = share(self.region, self.buckets)
+        self.changelog = share(self.region, self.buckets)
 
     def ledger(self):
         counts = self.queue.counts()
@@ -223,9 +223,9 @@ def test_events_that_a_filter_looks_at_while_their_bucket_begins_anew_stay_where
     def begin_anew(records):
         if not asked:
             for bucket in range(BUCKETS):
-                later.tail.set_role(bucket, _core.TAIL_LEARNER, LIFE, EPOCH + 1, 7)
-                for role in (_core.TAIL_TAKING_OVER, _core.TAIL_PRIMARY):
-                    later.tail.set_role(bucket, role, LIFE + 1, EPOCH + 2)
+                later.changelog.set_role(bucket, _core.REPLICA_LEARNER, TIMELINE, EPOCH + 1, 7)
+                for role in (_core.REPLICA_TAKING_OVER, _core.REPLICA_PRIMARY):
+                    later.changelog.set_role(bucket, role, TIMELINE + 1, EPOCH + 2)
             put_some(later, puts, "w")  # What lay where the events were would be written over.
         asked.extend(records)
         return [keeps] * len(asked)
@@ -259,7 +259,7 @@ def test_each_change_of_threads_that_go_on_is_queued_once_on_one_side_of_the_mom
     for thread in threads:
         thread.start()
     eventually(lambda: all(len(values) > 500 for values in made))
-    tail = share(core)
+    changelog = share(core)
     before = [len(values) for values in made]
     eventually(lambda: all(len(values) > count + 500 for values, count in zip(made, before, strict=True)))
     stop.set()
@@ -270,7 +270,7 @@ def test_each_change_of_threads_that_go_on_is_queued_once_on_one_side_of_the_mom
     assert sorted(value for *_, value in found) == sorted(made[0] + made[1])
     for bucket in range(BUCKETS):
         sequences = [sequence for at, sequence, *_ in found if at == bucket]
-        assert sequences == list(range(1, tail.last(bucket) + 1))
+        assert sequences == list(range(1, changelog.log_end(bucket) + 1))
 
 
 # Whoever learns the region
@@ -278,21 +278,21 @@ def test_each_change_of_threads_that_go_on_is_queued_once_on_one_side_of_the_mom
 
 class LaterPair(Pair):
     def __init__(self):
-        self.queues = [queue_to(2, "ln", LANE_BUCKETS) for _ in range(2)]
+        self.queues = [queue_to(2, "ln", REPL_LINK_BUCKETS) for _ in range(2)]
         name = f"later {next(_names)}"
         here = Member(name, is_shared=False)
         here.core.attach(self.queues[:1])
         for n in range(400):
-            here.core.put(key_of(n % LANE_BUCKETS, n % 5), b"%d" % n)
+            here.core.put(key_of(n % REPL_LINK_BUCKETS, n % 5), b"%d" % n)
         self.queues[0].peek(0, 30)  # They are on their way.
-        here.core.share(here.tail, Route(), True, True)
+        here.core.share(here.changelog, Route(), True, True)
         super().__init__(learns=True, here=here)
         self.there.core.attach(self.queues[1:])
         self.news = []
 
     def has_learned(self):
         self.news += self.sender.news()
-        return len(self.news) == LANE_BUCKETS and self.is_even()
+        return len(self.news) == REPL_LINK_BUCKETS and self.is_even()
 
 
 def test_a_second_member_gets_what_was_queued_before_the_region_was_shared_and_sends_it():
@@ -303,12 +303,12 @@ def test_a_second_member_gets_what_was_queued_before_the_region_was_shared_and_s
         pair.connect()
         eventually(pair.has_learned)
         assert queued(there, pair.name) == queued(here, pair.name) and len(there) == len(here) == 400
-        for bucket in range(LANE_BUCKETS):
-            pair.there.tail.set_role(bucket, _core.TAIL_COPY, LIFE, EPOCH)
-            for role in (_core.TAIL_TAKING_OVER, _core.TAIL_PRIMARY):
-                pair.there.tail.set_role(bucket, role, LIFE, EPOCH + 1)
+        for bucket in range(REPL_LINK_BUCKETS):
+            pair.there.changelog.set_role(bucket, _core.REPLICA_IN_SYNC, TIMELINE, EPOCH)
+            for role in (_core.REPLICA_TAKING_OVER, _core.REPLICA_PRIMARY):
+                pair.there.changelog.set_role(bucket, role, TIMELINE, EPOCH + 1)
         lead(there, region=pair.name)
-        assert sum(len(peek(there, bucket, region=pair.name)) for bucket in range(LANE_BUCKETS)) == 400
+        assert sum(len(peek(there, bucket, region=pair.name)) for bucket in range(REPL_LINK_BUCKETS)) == 400
         assert balanced(here) and balanced(there)
     finally:
         pair.close()

@@ -56,13 +56,13 @@ def wait_for_peace(ny: WanSite, remote: WanMember) -> None:
 
 
 def move_something(ny: WanSite, rng: random.Random) -> str:
-    """Moves a copy or a primary of any bucket to any other member, and returns what was moved."""
+    """Moves a replica or a primary of any bucket to any other member, and returns what was moved."""
     region, number = rng.choice(REGIONS)["name"], rng.randrange(7)
-    primary, copies = ny.locator.ask("layout", region)[number]
+    primary, replicas = ny.locator.ask("layout", region)[number]
     what = rng.choice(["copy", "primary"])
-    others = [each for each in ny.members if (each in copies) == (what == "primary") and each != primary]
+    others = [each for each in ny.members if (each in replicas) == (what == "primary") and each != primary]
     try:
-        ny.move(region, number, what, rng.choice(others), rng.choice(copies) if what == "copy" else "")
+        ny.move(region, number, what, rng.choice(others), rng.choice(replicas) if what == "copy" else "")
     except IllegalStateError as error:  # The layout was another one a moment later.
         assert "already" in str(error) or "has no" in str(error), error
         return "refused"
@@ -101,8 +101,8 @@ def test_a_bucket_takes_the_events_that_wait_along(tmp_path):
         for each in members.values():
             each.sender("ln", "pause")
         members["a"].ask("put_many", "data", 0, 700)
-        _, copies = ny.locator.ask("layout", "data")[0]
-        for source, to in zip(copies, sorted(members.keys() - copies), strict=True):
+        _, replicas = ny.locator.ask("layout", "data")[0]
+        for source, to in zip(replicas, sorted(members.keys() - replicas), strict=True):
             ny.move("data", 0, "copy", to, source)
         sizes = [each.sender("ln", "local_queue_size") for each in members.values()]
         assert sum(sizes) == 700

@@ -46,7 +46,7 @@ def test_the_list_names_all_patches():
 
 
 def test_a_patch_that_does_not_apply_is_refused_by_its_name(tmp_path):
-    patch = (FOLDER / "promises.patch").read_text().replace("if not missing", "if not there at all")
+    patch = (FOLDER / "read-leases-end.patch").read_text().replace("if not missing", "if not there at all")
     (tmp_path / "of-yesterday.patch").write_text(patch)
     done = run("--folder", str(tmp_path))
     assert done.returncode == 2
@@ -96,7 +96,7 @@ def test_a_test_that_a_patch_names_is_run_with_the_piece_and_without_it(tmp_path
 
 
 def test_a_mutation_that_is_not_there_is_refused_by_its_name():
-    done = run("promises", "all-of-it")
+    done = run("read-leases-end", "all-of-it")
     assert done.returncode == 2 and "there is no mutation all-of-it" in done.stderr
 
 
@@ -109,14 +109,14 @@ def test_each_quick_mutation_has_its_day():
 
 def test_an_end_before_its_time_leaves_nothing_behind(tmp_path):
     child = subprocess.Popen(
-        [sys.executable, "-m", "tests.mutations", "--seeds", "1000000", "promises"],
+        [sys.executable, "-m", "tests.mutations", "--seeds", "1000000", "read-leases-end"],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
-        eventually(lambda: any(Path(tmp_path).glob("pywan-mutations-*/promises/pywan/errors.py")))
+        eventually(lambda: any(Path(tmp_path).glob("pywan-mutations-*/read-leases-end/pywan/errors.py")))
         child.send_signal(signal.SIGINT)
         _, told = child.communicate(timeout=LIMIT_S)
     finally:

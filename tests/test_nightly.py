@@ -100,7 +100,9 @@ def test_a_trial_without_an_end_fails_and_is_ended(tmp_path, monkeypatch):
 
 def test_what_a_trial_has_said_counts_when_it_is_ended_at_its_time(tmp_path):
     def trials(seeds: Seeds, share: Share) -> Iterator[Trial]:
-        slow = program("import time; print('   1.0 s  eras: seed 1: history of a key', flush=True); time.sleep(600)")
+        slow = program(
+            "import time; print('   1.0 s  local-fence: seed 1: history of a key', flush=True); time.sleep(600)"
+        )
         yield Trial(slow, next(mutants(seeds, share)).outcome_of, enough_s=3.0)
 
     night = night_of(tmp_path, Part("mutants", 1.0, "mutants", trials))
@@ -227,11 +229,12 @@ def outcome(trials: Callable[[Seeds, Share], Iterator[Trial]], said: Said) -> Ou
             mutants,
             Said(
                 1,
-                "  14.5 s  eras: seed 1: history of a key\n 167.4 s  runs: not seen in 500 seeds\n\n"
-                "| `eras` | Lost. | seed 1: history of a key |\n\n2 mutations, 1 not seen: runs\n",
+                "  14.5 s  local-fence: seed 1: history of a key\n 167.4 s  controller-epochs: not seen in 500"
+                " seeds\n\n"
+                "| `local-fence` | Lost. | seed 1: history of a key |\n\n2 mutations, 1 not seen: controller-epochs\n",
                 "",
             ),
-            Outcome(2, [Failure("mutant runs: not seen in 500 seeds")]),
+            Outcome(2, [Failure("mutant controller-epochs: not seen in 500 seeds")]),
         ),
         (
             fuzz_primitives,
@@ -247,7 +250,7 @@ def outcome(trials: Callable[[Seeds, Share], Iterator[Trial]], said: Said) -> Ou
         ),
         (
             fuzz_core,
-            Said(0, "fuzz_core lane: 12 runs from seed 3 in 2 s\n", ""),
+            Said(0, "fuzz_core repl_link: 12 runs from seed 3 in 2 s\n", ""),
             Outcome(12, [], "without sanitizers: no time"),
         ),
         (

@@ -13,7 +13,7 @@ from records import make_record
 from test_feeding import BUCKETS, Sender, profile
 
 A, B, C = (Incarnation(name, number) for number, name in enumerate("abc", 1))
-LIFE = 7
+TIMELINE = 7
 
 
 class Site:
@@ -37,8 +37,8 @@ class Site:
 class FakeQueue:
     """A queue whose one stream holds the events `held`. An event is its sequence in one byte."""
 
-    def __init__(self, held=(), *, lacks: int | None = 0, removed=0, life=LIFE, run=8, size=1):
-        self.held, self.lacks, self.removed, self.life, self.run = set(held), lacks, removed, life, run
+    def __init__(self, held=(), *, lacks: int | None = 0, removed=0, timeline=TIMELINE, run=8, size=1):
+        self.held, self.lacks, self.removed, self.timeline, self.run = set(held), lacks, removed, timeline, run
         self.size, self.is_on_its_way, self.ended = size, False, []
 
     def run_of(self, region):
@@ -50,29 +50,29 @@ class FakeQueue:
     def lacking(self, first, count):
         return [self.lacks]
 
-    def older_events(self, partition, life, after, through, most):
+    def older_events(self, partition, timeline, after, through, most):
         assert partition == self.run
-        if life != self.life:
+        if timeline != self.timeline:
             return None
         found = sorted(each for each in self.held if after < each <= through)[:3]
         reached = through if len(found) < 3 else found[-1]
         return self.removed, self.lacks, reached, b"".join(bytes([each]) * self.size for each in found)
 
-    def take_older(self, partition, life, removed, events):
-        assert life == self.life
+    def take_older(self, partition, timeline, removed, events):
+        assert timeline == self.timeline
         if self.is_on_its_way:
             return False
         self.removed = min(self.removed, removed)
         self.held |= set(events[:: self.size])
         return True
 
-    def end_lacking(self, partition, life, through):
-        self.ended.append((partition, life, through))
+    def end_lacking(self, partition, timeline, through):
+        self.ended.append((partition, timeline, through))
         self.lacks = 0
 
 
-def lack(through: int | None, *in_sync, leaving=()):
-    return Lack(0, Bucket(primary=in_sync[0], in_sync=in_sync, leaving=leaving, life=LIFE), through)
+def lack(through: int | None, *isr, leaving=()):
+    return Lack(0, Bucket(primary=isr[0], isr=isr, leaving=leaving, timeline=TIMELINE), through)
 
 
 def test_a_queue_gets_what_all_other_holders_have_and_nothing_that_came_later():
@@ -83,11 +83,11 @@ def test_a_queue_gets_what_all_other_holders_have_and_nothing_that_came_later():
     assert older.has_asked(B, lacks)
     assert site.queues[B].held == set(range(1, 11)) and site.queues[B].removed == 0
     older.end([lacks])
-    assert site.queues[B].ended == [(8, LIFE, 10)]
+    assert site.queues[B].ended == [(8, TIMELINE, 10)]
     before = len(site.asked)
     older.round(B, [lacks])
     assert len(site.asked) == before  # Nobody is asked again.
-    older.ask_what_is_settled(B, [lacks])
+    older.ask_removed_through(B, [lacks])
     assert sorted(site.asked[before:]) == [A, C]
 
 
@@ -108,11 +108,11 @@ def test_a_member_that_does_not_answer_is_waited_for_as_long_as_it_holds_the_buc
     assert older.round(B, [lack(5, A, B, C)]) == "" and older.has_asked(B, lack(5, A, B, C))
 
 
-def test_a_member_without_the_queue_has_nothing_and_one_in_another_life_is_asked_again():
-    site = Site(a=FakeQueue(run=None), b=FakeQueue(lacks=5), c=FakeQueue({1}, life=LIFE - 1))
+def test_a_member_without_the_queue_has_nothing_and_one_in_another_timeline_is_asked_again():
+    site = Site(a=FakeQueue(run=None), b=FakeQueue(lacks=5), c=FakeQueue({1}, timeline=TIMELINE - 1))
     older, lacks = site.older(B), lack(5, A, B, C)
     assert older.round(B, [lacks]) == "" and older.has_asked(B, lack(5, A, B)) and not older.has_asked(B, lacks)
-    site.queues[C].life = LIFE
+    site.queues[C].timeline = TIMELINE
     older.round(B, [lacks])
     assert older.has_asked(B, lacks) and site.queues[B].held == {1}
 
@@ -219,7 +219,7 @@ def test_what_is_no_question_is_refused(fields):
         answer(asked, {"ln": FakeQueue()}.get)
 
 
-def test_a_member_hears_which_of_its_queues_lack_events_of_buckets_that_it_knows():
+def test_a_member_is_told_which_of_its_queues_lack_events_of_buckets_that_it_knows():
     said = []
     feeding = Feeding({}.get, lambda region, sender: said.append((region, sender.id)))
     sender = Sender("ln", True)
@@ -253,7 +253,7 @@ def test_a_question_about_one_region_is_not_answered_with_the_events_of_another(
     queue.running = True
     regions = [_core.RegionCore(name, _core.Clock(), site=1, buckets=2) for name in ("of the question", "of others")]
     for region in regions:
-        region.share(_core.Tail(2, region.shards), None)
+        region.share(_core.Changelog(2, region.shards), None)
         region.attach([queue])
     asked = {"sender": "ln", "bucket": 1, "life": 0, "after": 0, "through": 5, "begin": 0}
     assert answer({**asked, "region": "of the question"}, {"ln": queue}.get) != {}

@@ -132,19 +132,19 @@ def test_threads_at_two_members_and_broken_connections_keep_the_order_of_each_th
             assert own == list(range(150))
 
 
-def test_an_event_that_does_not_count_yet_holds_up_what_came_after_it():
+def test_an_event_that_is_not_replicated_yet_holds_up_what_came_after_it():
     with by_thread(2) as (sender, _, _, site):
         site.stop_carrying()
         sender.lead()
         late, free = (next(k for k in map(str, range(99)) if site.bucket_of(k) == bucket) for bucket in (0, 1))
-        site.members[0].tail.set_copies(1, [])  # What changes in bucket 1 counts at once.
+        site.members[0].changelog.set_replicas(1, [])  # What changes in bucket 1 counts at once.
         sender.put(1, key=free)
         call = Call(sender.put, 2, key=late)
         eventually(lambda: len(sender.queue) == 2)
         sender.put(3, key=free)
         assert values(sender.session.data_to_send(1)) == [1]
         assert sender.session.data_to_send(2) == b"" and not call.is_done
-        site.members[0].tail.set_copies(0, [])
+        site.members[0].changelog.set_replicas(0, [])
         call.result()
         assert sender.session.data_to_send(3) == b""  # It looks again after a while, and need not be woken for that.
         assert values(sender.session.data_to_send(10_000)) == [2, 3]

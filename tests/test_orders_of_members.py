@@ -19,13 +19,13 @@ REPLICATE = {"name": "data", "type": "REPLICATE"}
 PARTITION = {"name": "data", "type": "PARTITION", "total_num_buckets": 7, "redundant_copies": 1}
 KEYS, PUTS = 40, 400
 
-Heard = list[list[Any]]  # Bucket, key and value of each change, in order.
+Received = list[list[Any]]  # Bucket, key and value of each change, in order.
 
 
-def by(place: int, heard: Iterable[list[Any]]) -> dict[Any, list[tuple[Any, Any]]]:
+def by(place: int, received: Iterable[list[Any]]) -> dict[Any, list[tuple[Any, Any]]]:
     """What was heard, by bucket (0) or by key (1)."""
     found = defaultdict(list)
-    for each in heard:
+    for each in received:
         found[each[place]].append((each[1], each[2]))
     return dict(found)
 
@@ -42,11 +42,11 @@ def put_at_all(members: Iterable[WanMember], *more: Any) -> None:
         each.finish()
 
 
-def wait_heard(member: WanMember, count: int) -> Heard:
-    eventually(lambda: len(member.ask("heard", "data")) >= count, what=f"{count} changes at {member.name}")
-    heard = member.ask("heard", "data")
-    assert len(heard) == count
-    return heard
+def wait_notified(member: WanMember, count: int) -> Received:
+    eventually(lambda: len(member.ask("notified", "data")) >= count, what=f"{count} changes at {member.name}")
+    received = member.ask("notified", "data")
+    assert len(received) == count
+    return received
 
 
 def wait_led(ny: WanSite, buckets: int) -> None:
@@ -59,14 +59,14 @@ def wait_led(ny: WanSite, buckets: int) -> None:
     eventually(is_even, what="as many primaries at each member")
 
 
-def heard_by_leaders(both: Sites, count: int) -> Heard:
+def notified_by_leaders(both: Sites, count: int) -> Received:
     """What the leaders of all buckets have heard together, each of its buckets."""
 
-    def heard() -> Heard:
-        return [each for member in both.ny.living().values() for each in member.ask("heard", "data")]
+    def received() -> Received:
+        return [each for member in both.ny.living().values() for each in member.ask("notified", "data")]
 
-    eventually(lambda: len(heard()) == count, what=f"{count} changes at the leaders of all buckets")
-    return heard()
+    eventually(lambda: len(received()) == count, what=f"{count} changes at the leaders of all buckets")
+    return received()
 
 
 @pytest.mark.whole
@@ -78,25 +78,25 @@ def test_C_026_five_dispatchers_keep_the_order_of_each_key_that_many_members_put
     ) as both:
         listen(both)
         put_at_all(both.ny.living().values())
-        here = wait_heard(both.ny.living()["b"], 3 * PUTS)
-        there = wait_heard(both.remote, 3 * PUTS)
+        here = wait_notified(both.ny.living()["b"], 3 * PUTS)
+        there = wait_notified(both.remote, 3 * PUTS)
         assert by(1, there) == by(1, here)
         victim = both.wait_primary()
         putting = next(each for name, each in both.ny.living().items() if name != victim)
         putting.begin("put_shared", "data", KEYS, PUTS, "last", 3)
-        eventually(lambda: len(both.remote.ask("heard", "data")) > 3 * PUTS, what="more events there")
+        eventually(lambda: len(both.remote.ask("notified", "data")) > 3 * PUTS, what="more events there")
         both.ny.living()[victim].kill()
         putting.finish()
-        here = wait_heard(putting, 6 * PUTS)
-        assert by(1, wait_heard(both.remote, 6 * PUTS)) == by(1, here)
+        here = wait_notified(putting, 6 * PUTS)
+        assert by(1, wait_notified(both.remote, 6 * PUTS)) == by(1, here)
         both.wait_empty()
         both.balance()
 
 
-def by_thread(heard: Iterable[list[Any]]) -> dict[str, list[int]]:
+def by_thread(received: Iterable[list[Any]]) -> dict[str, list[int]]:
     """The numbers that were heard of each thread of `put_counting`, in order."""
     found = defaultdict(list)
-    for _, key, value in heard:
+    for _, key, value in received:
         found[key.split()[0]].append(value)
     return dict(found)
 
@@ -120,15 +120,15 @@ def test_C_026_what_one_thread_puts_under_many_keys_is_applied_in_its_order_over
             each.begin("put_counting", "data", 30, PUTS, each.name, threads)
         for each in members.values():
             each.finish()
-        first = by_thread(wait_heard(both.remote, 2 * threads * PUTS))
+        first = by_thread(wait_notified(both.remote, 2 * threads * PUTS))
         assert len(first) == 2 * threads and all(own == list(range(PUTS)) for own in first.values())
         other.begin("put_counting", "data", 30, 3 * PUTS, other.name, threads, PUTS)
-        eventually(lambda: len(both.remote.ask("heard", "data")) > 3 * threads * PUTS, what="more events there")
+        eventually(lambda: len(both.remote.ask("notified", "data")) > 3 * threads * PUTS, what="more events there")
         members[victim].kill()
         other.finish()
-        heard = by_thread(wait_heard(both.remote, (2 + 3) * threads * PUTS))
+        received = by_thread(wait_notified(both.remote, (2 + 3) * threads * PUTS))
         for thread in range(threads):
-            assert heard[f"{other.name}{thread}"] == list(range(4 * PUTS))
+            assert received[f"{other.name}{thread}"] == list(range(4 * PUTS))
         both.wait_empty()
         both.balance()
 
@@ -143,15 +143,15 @@ def test_C_028_primary_and_secondary_have_one_order_and_the_remote_site_applies_
         listen(both)
         members = both.ny.living()
         put_at_all(members.values())
-        wait_heard(both.remote, 3 * PUTS)
+        wait_notified(both.remote, 3 * PUTS)
         for each in members.values():
             each.sender("ln", "pause")
         put_at_all(members.values())
-        here = wait_heard(members["a"], 6 * PUTS) if region is REPLICATE else heard_by_leaders(both, 6 * PUTS)
+        here = wait_notified(members["a"], 6 * PUTS) if region is REPLICATE else notified_by_leaders(both, 6 * PUTS)
         members[both.wait_primary()].kill()
         for each in both.ny.living().values():
             each.sender("ln", "resume")
-        there = wait_heard(both.remote, 6 * PUTS)
+        there = wait_notified(both.remote, 6 * PUTS)
         assert by(0, there) == by(0, here)
         both.wait_empty()
 
@@ -178,11 +178,11 @@ def test_C_070_each_of_four_buckets_with_three_redundant_copies_is_applied_in_th
         for each in members.values():
             each.sender("ln", "pause")
         put_at_all(members.values())
-        here = heard_by_leaders(both, 8 * PUTS)
+        here = notified_by_leaders(both, 8 * PUTS)
         members["b"].kill()
         for each in both.ny.living().values():
             each.sender("ln", "resume")
-        there = wait_heard(both.remote, 8 * PUTS)
+        there = wait_notified(both.remote, 8 * PUTS)
         assert by(0, there) == by(0, here) and len(by(0, there)) == 4
         both.wait_empty()
         both.balance()

@@ -1,5 +1,5 @@
-"""Lanes and calls that a stranger opens in the name of a member, through real ports: the member is asked, and nobody
-believes an opening that it does not call its own."""
+"""Replication links and calls that a stranger opens in the name of a member, through real ports: the member is asked,
+and nobody believes an opening that it does not call its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from fuzz_core import calls
-from fuzz_core.lane import bucket_of, changes, entry, region_frame, section
+from fuzz_core.repl_link import bucket_of, changes, entry, region_frame, section
 from member_pair import BUCKETS, REGION, Pair, now_ms
 from pywan import _core
 from pywan.base.addresses import Address
@@ -28,7 +28,7 @@ from pywan.transport.data import receive_exactly
 from pywan.transport.opening_questions import OpeningQuestions
 from pywan.transport.own_openings import OwnOpenings
 
-PROTOCOLS = (wire.LANE, wire.CALLS)
+PROTOCOLS = (wire.REPLICATION, wire.CALLS)
 FLOOD = 200
 NOT_OWN = "says that it is not its own"
 
@@ -75,11 +75,11 @@ class Stranger:
         """What a primary sends, and what none would: a put, one with outcome 5, and one with an odd stamp."""
         number = bucket_of(key)
         bucket = self.pair.bucket(number)
-        first = self.pair.two._core.sharing._regions[REGION].tail.last(number) + 1
+        first = self.pair.two._core.sharing._regions[REGION].changelog.log_end(number) + 1
         stamp = now_ms() << 16
         return [
             region_frame(1, REGION, BUCKETS)
-            + changes([section([each], first, bucket=number, life=bucket.life, epoch=bucket.epoch.word)], 1)
+            + changes([section([each], first, bucket=number, timeline=bucket.timeline, epoch=bucket.epoch.word)], 1)
             for each in (
                 entry(key, b"of a stranger", stamp=stamp),
                 entry(key, b"of a stranger", stamp=stamp, outcome=5),
@@ -89,8 +89,8 @@ class Stranger:
         ]
 
 
-def receivers(pair: Pair) -> list[_core.LaneReceiver]:
-    return list(pair.two._core.sharing._copies._session.receivers)
+def receivers(pair: Pair) -> list[_core.ReplReceiver]:
+    return list(pair.two._core.sharing._replicas._session.receivers)
 
 
 def key_led_by_one(pair: Pair) -> bytes:
@@ -98,17 +98,17 @@ def key_led_by_one(pair: Pair) -> bytes:
     return next(key for key in (b"k%d" % n for n in range(99)) if bucket_of(key) in led)
 
 
-def test_a_stranger_in_the_name_of_a_primary_writes_nothing_and_its_lane_goes_on(pair: Pair) -> None:
+def test_a_stranger_in_the_name_of_a_primary_writes_nothing_and_its_replication_link_goes_on(pair: Pair) -> None:
     stranger, key, before = Stranger(pair), key_led_by_one(pair), receivers(pair)
     pair.first.put(key, b"honest")
     for frame in stranger.frames(key) * 3:
         with pytest.raises(IncompatibleSystemError, match=NOT_OWN):
-            stranger.open(wire.LANE, frame)
+            stranger.open(wire.REPLICATION, frame)
         pair.first.put(key, b"honest again")
         assert pair.second.get(key) == b"honest again"
     assert len(before) == 1 and receivers(pair) == before
     assert pair.second.get(key) == b"honest again"
-    pair.one.close()  # What the copy has counts now.
+    pair.one.close()  # What the replica has counts now.
     eventually(lambda: pair.two._core.sharing.describe(REGION).get("primary") == BUCKETS, what="a takeover")
     assert pair.second.get(key) == b"honest again"
 
@@ -160,7 +160,7 @@ def test_without_a_plain_yes_the_opening_is_refused_and_nothing_changed(
     pair: Pair, protocol: bytes, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(opening_questions, "QUESTION_TIMEOUT_S", 0.2)
-    stranger, lanes, openings = Stranger(pair), receivers(pair), pair.one._core.sharing._openings
+    stranger, repl_links, openings = Stranger(pair), receivers(pair), pair.one._core.sharing._openings
     sessions = dict(pair.two._core.sharing._calls._sessions)
     with place(ANSWERS[what]) as address:
         if what == "dead":
@@ -170,7 +170,7 @@ def test_without_a_plain_yes_the_opening_is_refused_and_nothing_changed(
         with pytest.raises(IncompatibleSystemError, match="own"):
             stranger.open(protocol, word=word)
         openings.end(word)
-    assert receivers(pair) == lanes and pair.two._core.sharing._calls._sessions == sessions
+    assert receivers(pair) == repl_links and pair.two._core.sharing._calls._sessions == sessions
     assert pair.second.get("before") == 1
 
 
@@ -178,14 +178,14 @@ def test_a_member_knows_its_own_openings_alone_and_only_while_they_are_under_way
     one, openings = pair.one._core.agent.me, pair.one._core.sharing._openings
     two, third = pair.two._core.agent.me, Incarnation("third", 3)
 
-    def ask(word: Any, protocol: bytes = wire.LANE, from_: Incarnation = one, to: Incarnation = two) -> bool:
+    def ask(word: Any, protocol: bytes = wire.REPLICATION, from_: Incarnation = one, to: Incarnation = two) -> bool:
         claim = wire.Claim(protocol, word, from_, to)
         address = ("127.0.0.1", pair.one.port)
         return wire.is_own(call_once(address, wire.OWNS_OPENING, timeout=LIMIT_S, **wire.claim_request(claim)))
 
     eventually(lambda: not len(openings), what="that no opening is under way")
     assert not any(ask(word) for word in (1, 5, 2**40, wire.WORD_MAX))
-    word = openings.begin(wire.LANE, one, two)
+    word = openings.begin(wire.REPLICATION, one, two)
     assert ask(word) and ask(word)
     assert not ask(word, protocol=wire.CALLS)
     assert not ask(word, from_=Incarnation(one.name, one.member_id ^ 1))
@@ -203,8 +203,8 @@ def test_a_member_knows_its_own_openings_alone_and_only_while_they_are_under_way
 def test_words_are_drawn_for_each_opening_and_none_is_zero_or_there_twice() -> None:
     draws = iter((0, 7, 7, 0, 8))
     openings, one, two = OwnOpenings(lambda: next(draws)), Incarnation("one", 1), Incarnation("two", 2)
-    assert [openings.begin(wire.LANE, one, two) for _ in range(2)] == [7, 8]
-    assert len({OwnOpenings().begin(wire.LANE, one, two) for _ in range(100)}) == 100
+    assert [openings.begin(wire.REPLICATION, one, two) for _ in range(2)] == [7, 8]
+    assert len({OwnOpenings().begin(wire.REPLICATION, one, two) for _ in range(100)}) == 100
 
 
 def resident_bytes() -> int:
@@ -222,7 +222,7 @@ def test_a_flood_in_the_name_of_a_member_leaves_nothing_and_its_own_openings_are
     pair: Pair, protocol: bytes
 ) -> None:
     stranger, questions = Stranger(pair), pair.two._core.sharing._questions
-    peer = pair.one._core.sharing._copies._peers[stranger.to]
+    peer = pair.one._core.sharing._replicas._peers[stranger.to]
     served, most = connections(), 0
 
     def flood() -> None:
@@ -234,7 +234,9 @@ def test_a_flood_in_the_name_of_a_member_leaves_nothing_and_its_own_openings_are
                 most = max(most, questions.under_way)
             before = receivers(pair)
             peer._sock.shutdown(socket.SHUT_RDWR)
-            eventually(lambda: receivers(pair) and receivers(pair) != before, SOON_S, what="the lane of the member")
+            eventually(
+                lambda: receivers(pair) and receivers(pair) != before, SOON_S, what="the replication link of the member"
+            )
             pair.first.put("in the flood", 1)
 
     flood()
@@ -265,7 +267,7 @@ class Asking:
 
         def run() -> None:
             try:
-                questions.check(wire.LANE, opening, LIMIT_S)
+                questions.check(wire.REPLICATION, opening, LIMIT_S)
             except ConnectivityError as error:
                 self.refused.append(str(error))
 
@@ -316,9 +318,9 @@ def test_who_waits_in_line_is_refused_when_its_time_is_over(monkeypatch: pytest.
             assert asking.came.acquire(timeout=LIMIT_S)
             began = time.monotonic()
             with pytest.raises(ConnectivityError, match="was not asked in time"):
-                questions.check(wire.LANE, opening, 0.05)
+                questions.check(wire.REPLICATION, opening, 0.05)
             assert time.monotonic() - began < opening_questions.QUESTION_TIMEOUT_S
         finally:
             asking.end()
         assert not questions.under_way and not questions._lines
-        questions.check(wire.LANE, opening, LIMIT_S)
+        questions.check(wire.REPLICATION, opening, LIMIT_S)

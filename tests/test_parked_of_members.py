@@ -12,7 +12,7 @@ import pytest
 
 from pywan.testing.processes import ProcessFailed
 from pywan.testing.waiting import eventually
-from test_senders_of_members import BUCKETS, PARTITION, SELDOM, WAYS, Sites, sites, wait_copies
+from test_senders_of_members import BUCKETS, PARTITION, SELDOM, WAYS, Sites, sites, wait_replicas
 from wan_site import WanSite
 
 EVENTS = 200
@@ -52,11 +52,11 @@ def wait_parked(both: Sites, count: int) -> None:
 def wait_kept(both: Sites, region: dict[str, Any], parallel: bool, events: int = EVENTS) -> None:
     """Returns when each event is kept by all holders of its bucket's queue: of a serial sender, by all members."""
     living = len(both.ny.living())
-    copies = living if not parallel else min(living, 1 + region["redundant_copies"])
+    replicas = living if not parallel else min(living, 1 + region["redundant_copies"])
     try:
-        eventually(lambda: sum(kept(both).values()) == copies * events)
+        eventually(lambda: sum(kept(both).values()) == replicas * events)
     except AssertionError:
-        raise AssertionError(f"{copies} copies of each of {events} events: {kept(both)} are kept") from None
+        raise AssertionError(f"{replicas} replicas of each of {events} events: {kept(both)} are kept") from None
 
 
 def kept(both: Sites) -> dict[str, int]:
@@ -189,7 +189,7 @@ def test_a_member_that_joins_later_keeps_what_was_parked_before(tmp_path, parall
         sender = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": parallel}
         both.ny.living()["b"].kill()
         both.ny.start_member("c", senders=[sender])
-        wait_copies(both.ny, region)
+        wait_replicas(both.ny, region)
         wait_kept(both, region, parallel)
         both.ny.living()["a"].kill()
         wait_parked(both, EVENTS)
@@ -199,7 +199,7 @@ def test_a_member_that_joins_later_keeps_what_was_parked_before(tmp_path, parall
 
 
 @pytest.mark.whole
-def test_a_member_that_gives_a_copy_away_keeps_its_parked_events_no_longer(tmp_path):
+def test_a_member_that_gives_a_replica_away_keeps_its_parked_events_no_longer(tmp_path):
     with parked(tmp_path, PARTITION, members=("a", "b", "c"), parallel=True) as both:
         (primary, holders) = both.ny.locator.ask("layout", "data")[0]
         (source,) = {*holders} - {primary}
@@ -235,13 +235,13 @@ def test_withheld_events_outlive_their_member_too(tmp_path, parallel, region):
 
 
 @pytest.mark.whole
-def test_a_withheld_event_of_a_put_in_doubt_is_parked_where_the_put_counts(tmp_path):
+def test_a_withheld_event_of_a_put_in_doubt_is_parked_where_the_put_is_replicated(tmp_path):
     region = {"name": "data", "type": "REPLICATE", "gateway_sender_ids": ["ln"]}
     sender = {"id": "ln", "remote_distributed_system_id": 2, "parallel": False}
     sender["gateway_event_substitution_filter"] = "wan_site:Fails"
     with WanSite(tmp_path, 1, regions=[region], member_timeout_ms=20_000) as ny:
         a, b = (ny.start_member(name, senders=[sender], call_timeout=1) for name in "ab")
-        wait_copies(ny, region)
+        wait_replicas(ny, region)
         b.stop()
         for n in range(4):
             with pytest.raises(ProcessFailed, match="ConnectivityError"):

@@ -20,7 +20,7 @@ from pywan.member.state import MemberFolder
 sources = SourceFloors(2, MemberFolder(disk / "members" / "one", "one").path / "sources.json")
 for number in (1, 2):
     sources.opened(1, "server", "ln", number)
-    sources.hear(1, "server", "ln", encode_floors({1: Floor(number, frozenset())}))
+    sources.receive(1, "server", "ln", encode_floors({1: Floor(number, frozenset())}))
     sources.save()
 """,
         {"members/one/sources.json"},

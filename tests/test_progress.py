@@ -64,7 +64,7 @@ def test_a_receiver_that_reads_and_does_no_work_is_given_up(sites, answer):
     ours, theirs = socket.socketpair()
     with ours, theirs:
         Answers(theirs, answer)
-        sites.dispatcher.configure(10, -1, silence_ms=300)
+        sites.dispatcher.configure(10, -1, receive_timeout_ms=300)
         sites.dispatcher.connected(1_000_000, 64 << 20, 0, 20_000)
         sites.put(*[("k", "v" * 100)] * 1000)
         assert sites.dispatcher.run(ours).startswith("no progress by the receiver for 0.3 s, with ")
@@ -86,7 +86,7 @@ def test_a_receiver_that_tells_of_work_on_a_long_batch_is_waited_for(sites):
             return b"" if done.is_set() else frame(PROGRESS, told[0])
 
         Answers(theirs, answer)
-        sites.dispatcher.configure(10, -1, silence_ms=300)
+        sites.dispatcher.configure(10, -1, receive_timeout_ms=300)
         sites.dispatcher.connected(1_000_000, 64 << 20, 0, 20_000)
         sites.put(("k", "v"))
         ended = []

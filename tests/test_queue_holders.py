@@ -1,5 +1,5 @@
 """A serial sender's queued events of a region without redundant copies are held by every member that runs it, and leave
-when the only copy of their bucket is gone (docs/decisions/0095)."""
+when the only replica of their bucket is gone (docs/decisions/0095)."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def counts(each: WanMember) -> dict[str, int]:
 
 
 def wait_held(ny: WanSite) -> None:
-    """Returns when each bucket has one copy, and every other member holds its queued events."""
+    """Returns when each bucket has one replica, and every other member holds its queued events."""
 
     def is_held() -> bool:
         told = [counts(each) for each in ny.living().values()]
@@ -75,7 +75,7 @@ def finish(ny: WanSite, ln: WanSite, content: dict[str, Any]) -> None:
     ],
     ids=["2", "3", "accessor"],
 )
-def test_queued_events_of_the_only_copy_leave_when_its_member_is_killed_amid_puts(tmp_path, members, accessors):
+def test_queued_events_of_the_only_replica_leave_when_its_member_is_killed_amid_puts(tmp_path, members, accessors):
     with sites(tmp_path, *members, accessors=accessors) as (ny, ln):
         ln.living()["l"].kill()
         files = {name: tmp_path / f"{name}.written" for name in members}

@@ -29,13 +29,13 @@ def buckets(site: Site) -> list[Bucket]:
     return [bucket for key, bucket in sorted(site.core.site.buckets.items()) if key.region == "data"]
 
 
-def test_every_member_that_runs_a_serial_sender_is_in_the_set_and_has_a_copy_or_the_queued_events_alone():
+def test_every_member_that_runs_a_serial_sender_is_in_the_isr_and_has_a_replica_or_the_queued_events_alone():
     for each in buckets(site_of(A, B, C)):
-        assert set(each.in_sync) == {A, B, C} and len(each.copies) == 1
+        assert set(each.isr) == {A, B, C} and len(each.replicas) == 1
         assert set(each.queue_only) == {A, B, C} - {each.primary}
 
 
-def test_a_parallel_sender_and_one_that_the_region_does_not_name_have_no_holders_without_a_copy():
+def test_a_parallel_sender_and_one_that_the_region_does_not_name_have_no_holders_without_a_replica():
     site = Site(A, B, redundant_copies=0, senders="s,p")
     runs(site, A, B, id="p", words=PARALLEL)
     runs(site, A, B, id="other")
@@ -49,14 +49,14 @@ def test_an_accessor_that_runs_the_sender_holds_the_events_of_all_buckets():
     site.act()
     runs(site, A, B)
     site.learn()
-    assert all(each.primary == A and each.in_sync == (A, B) and each.queue_only == (B,) for each in buckets(site))
+    assert all(each.primary == A and each.isr == (A, B) and each.queue_only == (B,) for each in buckets(site))
 
 
 def test_a_holder_of_events_alone_learns_before_it_is_waited_for():
     site = Site(A, B, redundant_copies=0, senders="s")
     runs(site, A, B)
     for each in buckets(site):
-        assert each.in_sync == (each.primary,) and {*each.learning} == {*each.queue_only} == {A, B} - {each.primary}
+        assert each.isr == (each.primary,) and {*each.learning} == {*each.queue_only} == {A, B} - {each.primary}
 
 
 def test_a_sender_that_stops_on_a_member_lets_the_primary_wait_for_it_until_the_rest_has_stored_that():
@@ -81,11 +81,11 @@ def test_events_alone_make_nobody_primary_and_keep_no_bucket_from_beginning_anew
     site.deaf.add(A)
     site.core.left(A, site.now)
     site.act()
-    assert all(site.bucket(key).primary is None and not site.bucket(key).in_sync for key in before)
+    assert all(site.bucket(key).primary is None and not site.bucket(key).isr for key in before)
     site.pass_time(OVER, B)
     for key, was in before.items():
         bucket = site.bucket(key)
-        assert bucket.life > was.life and not bucket.inherits and bucket.in_sync == (B,) and not bucket.queue_only
+        assert bucket.timeline > was.timeline and not bucket.inherits and bucket.isr == (B,) and not bucket.queue_only
     assert site.core.lost_buckets == len(before) > 0
 
 
@@ -96,47 +96,47 @@ def test_a_bucket_that_begins_anew_waits_for_its_holders_at_once():
     site.core.left(A, site.now)
     site.act()
     site.pass_time(OVER, B, C)
-    assert all({*site.bucket(key).in_sync} == {B, C} and len(site.bucket(key).queue_only) == 1 for key in lost)
+    assert all({*site.bucket(key).isr} == {B, C} and len(site.bucket(key).queue_only) == 1 for key in lost)
 
 
-def test_a_member_that_has_events_alone_becomes_a_copy_when_the_other_one_leaves():
+def test_a_member_that_has_events_alone_becomes_a_whole_replica_when_the_other_one_leaves():
     site = site_of(A, B)
     for _ in range(20):
         site.leave(A)
         site.learn()
         site.lead()
-    assert all(each.in_sync == each.copies == (B,) and not each.queue_only for each in buckets(site))
+    assert all(each.isr == each.replicas == (B,) and not each.queue_only for each in buckets(site))
     assert site.core.lost_buckets == 0
 
 
-def test_a_holder_of_events_alone_that_is_silent_for_its_lease_leaves_the_set_and_comes_back_as_a_learner():
+def test_a_holder_of_events_alone_that_is_unresponsive_for_its_lease_leaves_the_isr_and_comes_back_as_a_learner():
     site = site_of(A, B, C, redundant_copies=1)
     for each in buckets(site):
-        assert len(each.copies) == 2 and len(each.queue_only) == 1
+        assert len(each.replicas) == 2 and len(each.queue_only) == 1
     spare = buckets(site)[0].queue_only[0]
     site.is_down(spare)
     site.pass_time(2 * TIMEOUT, *({A, B, C} - {spare}))
-    assert all(spare not in each.in_sync for each in buckets(site))
+    assert all(spare not in each.isr for each in buckets(site))
     site.deaf.clear()
     site.join(spare, hosting=(("data", 100), (f"{ROLE_PREFIX}s", 100)))
     site.pass_time(2 * TIMEOUT, A, B, C)
     assert spare in buckets(site)[0].learning and spare in buckets(site)[0].queue_only
 
 
-def test_a_holder_of_events_alone_that_learns_the_entries_does_not_speak_for_the_copies_of_before():
-    """The primary is silent, and the other copy ends before it hears that it leads alone: nobody who has the entries
+def test_a_holder_of_events_alone_that_learns_the_entries_does_not_speak_for_the_replicas_of_before():
+    """The primary is silent, and the other replica ends before it hears that it leads alone: nobody who has the entries
     knows that the primary is out, so the bucket does not begin anew without it."""
     site = site_of(A, B, C, redundant_copies=1, recovery_delay_ms=0)
     before = site.bucket()
-    silent, (heir,), (spare,) = before.primary, {*before.copies} - {before.primary}, before.queue_only
-    site.deaf.update((silent, heir))
+    unresponsive, (heir,), (spare,) = before.primary, {*before.replicas} - {before.primary}, before.queue_only
+    site.deaf.update((unresponsive, heir))
     site.pass_time(OVER, heir, spare)
     assert site.bucket().primary == heir and site.bucket().learning == (spare,)
-    assert silent in site.bucket().unfenced
+    assert unresponsive in site.bucket().unfenced
     site.core.left(heir, site.now)
     site.act()
     site.pass_time(OVER, spare)
-    assert silent in site.bucket().content and site.core.lost_buckets == 0
+    assert unresponsive in site.bucket().content and site.core.lost_buckets == 0
 
 
 def test_a_primary_that_has_events_alone_is_refused():
@@ -144,7 +144,7 @@ def test_a_primary_that_has_events_alone_is_refused():
     assert "only its queued events" in bucket.problem()
 
 
-def test_a_member_on_which_a_sender_was_stopped_does_not_get_its_role_by_the_set_of_before():
+def test_a_member_on_which_a_sender_was_stopped_does_not_get_its_role_by_the_isr_of_before():
     """The site is cut, the sender's primary ends, and the decision that took the other one out is not in effect."""
     site = site_of(A, B)
     key = BucketKey(f"{ROLE_PREFIX}s", 0)

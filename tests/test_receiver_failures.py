@@ -459,7 +459,7 @@ def test_a_receiver_whose_callback_hangs_keeps_few_connections(network):
     assert ln.data["k"] == 2
 
 
-def test_the_queue_not_heard_of_for_longest_is_forgotten_first(monkeypatch):
+def test_the_queue_that_was_silent_for_longest_is_forgotten_first(monkeypatch):
     monkeypatch.setattr(AppliedMemory, "LIMIT", 2)
     memory, found = AppliedMemory(), {}
     for name in ("a", "b", "a", "c", "a", "b"):  # c takes the room of b, and b that of c.

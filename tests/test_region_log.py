@@ -184,10 +184,10 @@ def test_a_copy_waits_for_a_disk_that_is_slower_and_goes_on(tmp_path):
     for n in range(0, 2_000, 7):
         region.destroy(f"k{n}") if n % 2 else region.invalidate(f"k{n}")
     copy = opened(tmp_path / "log", size=8 << 20)
-    rounds, cursor = 1, region.copy_into(copy)
-    while cursor is not None:
+    rounds, scan_position = 1, region.copy_into(copy)
+    while scan_position is not None:
         assert copy.commit_once()
-        rounds, cursor = rounds + 1, region.copy_into(copy, cursor)
+        rounds, scan_position = rounds + 1, region.copy_into(copy, scan_position)
     assert copy.commit_once() and rounds > 1
     del copy
     copy = opened(tmp_path / "log", size=8 << 20)

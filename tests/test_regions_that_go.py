@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from pywan.testing.waiting import SOON_S, eventually
-from test_senders_of_members import SELDOM, WAYS, Sites, sites, wait_copies
+from test_senders_of_members import SELDOM, WAYS, Sites, sites, wait_replicas
 
 
 def wait_gone(both: Sites) -> None:
@@ -28,7 +28,7 @@ def test_what_waits_when_a_region_is_destroyed_leaves_from_all_members_and_the_n
         wait_gone(both)
         for each in members.values():
             each.ask("create", "region", **region, gateway_sender_ids=["ln"])
-        wait_copies(both.ny, region)
+        wait_replicas(both.ny, region)
         members["b"].ask("put_many", "data", 1000, 100)
         assert members["a"].ask("size", "data") == 100
         both.ln.start_member("l", receiver={})

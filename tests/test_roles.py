@@ -293,7 +293,7 @@ ATTEMPTS = [
     locator("manage", "coordination-move-bucket", region="orders", bucket=1, what="primary", to="server"),
     locator("manage", "coordination-revoke", name="nobody"),
     locator("manage", "reload-certificates"),
-    Attempt("speak", "lane", speak_as_a_member(between_members.LANE)),
+    Attempt("speak", "lane", speak_as_a_member(between_members.REPLICATION)),
     Attempt("speak", "calls", speak_as_a_member(between_members.CALLS)),
     member("stop", "stop gateway-sender", id=SENDER),
     member("manage", "clean gateway-sender", id=SENDER),

@@ -399,7 +399,7 @@ def test_what_is_remembered_of_tries_is_bounded():
     assert len(tries._users) == len(tries._addresses) == 4096
 
 
-def test_the_line_of_the_log_tells_what_the_other_end_does_not_hear(site, caplog):
+def test_the_line_of_the_log_tells_what_the_other_end_does_not_receive(site, caplog):
     _, cache = site
     for n in range(3):
         with pytest.raises(AuthenticationError):

@@ -48,7 +48,7 @@ class Sites:
         eventually(lambda: self.remote_size() == size, what=f"{size} entries at the remote site")
 
     def wait_empty(self) -> None:
-        """Returns when no member holds an event, primaries and copies alike."""
+        """Returns when no member holds an event, primaries and replicas alike."""
 
         def is_empty() -> bool:
             return all(each.ask("statistics", "ln")["event_queue_bytes"] == 0 for each in self.ny.living().values())
@@ -99,17 +99,17 @@ def sites(
             ln.start_member(name, receiver={})
         for name in members:
             ny.start_member(name, senders=[attributes])
-        wait_copies(ny, region)
-        wait_copies(ln, remote or region)
+        wait_replicas(ny, region)
+        wait_replicas(ln, remote or region)
         yield Sites(ny, ln)
 
 
-def wait_copies(site: WanSite, region: dict[str, Any]) -> None:
-    """Returns when each bucket of the region has all copies that the members of a site can have."""
+def wait_replicas(site: WanSite, region: dict[str, Any]) -> None:
+    """Returns when each bucket of the region has all replicas that the members of a site can have."""
     members = len(site.living())
-    copies = members if region["type"] == "REPLICATE" else min(members, 1 + region["redundant_copies"])
+    replicas = members if region["type"] == "REPLICATE" else min(members, 1 + region["redundant_copies"])
     if members > 1:
-        site.wait_shared("data", 113 if region["type"] == "REPLICATE" else region["total_num_buckets"], copies)
+        site.wait_shared("data", 113 if region["type"] == "REPLICATE" else region["total_num_buckets"], replicas)
 
 
 @pytest.mark.whole
@@ -152,7 +152,7 @@ def test_nothing_is_lost_when_one_of_two_remote_members_is_killed_amid_puts(tmp_
         at = both.received("l")
         eventually(lambda: both.received("l") > at + 1000, what="events at the receiver that is left")
         both.ln.start_member("m", receiver={})
-        wait_copies(both.ln, region)
+        wait_replicas(both.ln, region)
         puts = {name: each.ask("stop_putting") for name, each in both.ny.living().items()}
         both.wait_empty()
         both.balance()
@@ -198,7 +198,7 @@ def sites_with_a_later_sender(
         for name in ("a", "b"):
             ny.start_member(name, senders=[sender_of_site(parallel)] if name == first else [])
         both = Sites(ny, ln)
-        wait_copies(ny, region)
+        wait_replicas(ny, region)
         # The member that leads a bucket says which senders its events enter. The site may move some back meanwhile.
         for bucket in range(BUCKETS if region is PARTITION else 113):
             ny.move("data", bucket, "primary", to=first)
@@ -261,7 +261,7 @@ def test_what_was_acknowledged_since_all_members_had_the_sender_arrives_over_a_c
     ):
         for name in ("a", "b"):
             ny.start_member(name, senders=[sender_of_site(parallel)])
-        wait_copies(ny, region)
+        wait_replicas(ny, region)
         both = Sites(ny, ln)
         for each in ny.living().values():
             each.ask("begin_putting", "data")
@@ -282,7 +282,7 @@ def test_what_was_acknowledged_since_all_members_had_the_sender_arrives_over_a_c
 
 
 @pytest.mark.whole
-def test_a_second_member_gets_the_events_that_wait_with_its_copy(tmp_path):
+def test_a_second_member_gets_the_events_that_wait_with_its_replica(tmp_path):
     with sites(tmp_path, PARTITION, members=("a",), parallel=True) as both:
         both.remote.kill()
         both.ny.living()["a"].ask("put_many", "data", 0, 1000)
@@ -299,7 +299,7 @@ def test_a_second_member_gets_the_events_that_wait_with_its_copy(tmp_path):
 
 @pytest.mark.whole
 def test_a_member_that_numbers_its_regions_otherwise_sends_what_it_copied(tmp_path):
-    """Region numbers are those of a process. Half of the events come to it with an image, half as they are made."""
+    """Region numbers are those of a process. Half of the events come to it with a snapshot, half as they are made."""
     sender = {"id": "ln", "remote_distributed_system_id": 2, "batch_time_interval": 20, "parallel": True}
     with sites(tmp_path, PARTITION, members=("a",), parallel=True) as both:
         both.remote.kill()
@@ -342,7 +342,7 @@ def test_a_sender_that_is_stopped_on_one_member(tmp_path, parallel, region, firs
 
 @pytest.mark.long
 @pytest.mark.whole
-def test_a_parallel_sender_that_is_stopped_everywhere_leaves_nothing_in_the_copies(tmp_path):
+def test_a_parallel_sender_that_is_stopped_everywhere_leaves_nothing_in_the_replicas(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True) as both:
         for each in both.ny.living().values():
             each.sender("ln", "stop")
@@ -443,7 +443,7 @@ def test_senders_stop_on_all_members_at_once_under_load_while_their_sizes_are_re
 
 @pytest.mark.nightly
 @pytest.mark.whole
-def test_updates_that_take_each_others_place_do_so_at_the_copies_too(tmp_path):
+def test_updates_that_take_each_others_place_do_so_at_the_replicas_too(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True, enable_batch_conflation=True) as both:
         for each in both.ny.living().values():
             each.sender("ln", "pause")
@@ -518,8 +518,8 @@ def test_a_filter_is_asked_once_at_the_member_that_leads_the_key(tmp_path):
 @pytest.mark.whole
 @pytest.mark.parametrize(("parallel", "region"), WAYS)
 @pytest.mark.parametrize(("once", "calls"), [(False, 2000), (True, 1000)])
-def test_acknowledged_events_are_told_at_each_copy_or_once(tmp_path, parallel, region, once, calls):
-    filters = {"gateway_event_filters": ["wan_site:HeardAcknowledgements"], "acknowledge_once": once}
+def test_acknowledged_events_are_told_at_each_replica_or_once(tmp_path, parallel, region, once, calls):
+    filters = {"gateway_event_filters": ["wan_site:ReceivedAcknowledgements"], "acknowledge_once": once}
     with sites(tmp_path, region, parallel=parallel, **filters) as both:
         both.ny.living()["a"].ask("put_many", "data", 0, 1000)
         both.wait_remote(1000)
@@ -537,7 +537,7 @@ def kill_amid_sending(both: Sites, parallel: bool, region: dict[str, Any], is_ti
     for each in both.ny.living().values():
         each.sender("ln", "pause")
     left.ask("put_many", "data", 0, 5000)
-    wait_copies(both.ny, region)  # A copy that was slow has all again.
+    wait_replicas(both.ny, region)  # A replica that was slow has all again.
     eventually(lambda: set(both.sizes_of_queues().values()) == {5000}, what="all events at both members")
     for each in both.ny.living().values():
         each.sender("ln", "resume")
@@ -548,7 +548,7 @@ def kill_amid_sending(both: Sites, parallel: bool, region: dict[str, Any], is_ti
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("parallel", "region"), SELDOM)
-def test_a_holder_hears_of_all_that_was_acknowledged_and_of_nothing_else_though_the_primary_dies(
+def test_a_holder_is_told_of_all_that_was_acknowledged_and_of_nothing_else_though_the_primary_dies(
     tmp_path, parallel, region
 ):
     more = {"gateway_event_filters": ["wan_site:EvenKeysLeave"], "batch_size": 10}
@@ -562,7 +562,7 @@ def test_a_holder_hears_of_all_that_was_acknowledged_and_of_nothing_else_though_
 
 @pytest.mark.whole
 @pytest.mark.parametrize(("parallel", "region"), SELDOM)
-def test_no_holder_hears_of_parked_events_though_the_primary_dies(tmp_path, parallel, region):
+def test_no_holder_is_told_of_parked_events_though_the_primary_dies(tmp_path, parallel, region):
     more = {"gateway_event_filters": ["wan_site:EvenKeysLeave"], "batch_size": 10}
     with sites(tmp_path, region, parallel=parallel, remote={**region, "name": "another"}, **more) as both:
         left = kill_amid_sending(
@@ -612,7 +612,7 @@ def test_the_sizes_of_a_parallel_sender_by_member_sum_to_what_was_put(tmp_path):
 
 @pytest.mark.nightly
 @pytest.mark.whole
-def test_what_copies_hold_is_what_their_primaries_hold_over_a_restart_and_a_new_primary(tmp_path):
+def test_what_replicas_hold_is_what_their_primaries_hold_over_a_restart_and_a_new_primary(tmp_path):
     with sites(tmp_path, PARTITION, parallel=True) as both:
         for each in both.ny.living().values():
             each.sender("ln", "pause")

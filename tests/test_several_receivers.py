@@ -178,7 +178,7 @@ def test_dispatchers_are_spread_evenly_and_leave_a_receiver_that_dies_and_come_b
 
 
 @KINDS
-def test_connections_leave_a_receiver_that_is_stopped_long_before_its_silence_is_over(sites, parallel):
+def test_connections_leave_a_receiver_that_is_stopped_long_before_its_receive_timeout_is_over(sites, parallel):
     """SIGSTOP: its kernel goes on to take bytes and connections."""
     for name in ("one", "two"):
         sites.start(name)
@@ -435,14 +435,14 @@ class Told:
     def find_receiver(self, site: int, exclude: Any = (), **more: Any) -> dict[str, Any] | None:
         return next((each for each in self.receivers if each["member_id"] not in exclude), None)
 
-    def silent_locators(self, site: int) -> dict[Address, str]:
+    def unreachable_locators(self, site: int) -> dict[Address, str]:
         return {}
 
     def remote_locators(self, site: int) -> list[Address]:
         return []
 
 
-def test_nobody_is_avoided_for_another_ones_silence_behind_one_port():
+def test_nobody_is_avoided_because_another_one_behind_the_same_port_is_unresponsive():
     """Where nobody answers, it is not known who that was; unless somebody is known to be there alone."""
     told = Told(
         *({"host": "h", "port": 5000, "member": name, "member_id": id} for id, name in enumerate(("one", "two"))),

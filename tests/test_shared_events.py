@@ -52,7 +52,7 @@ class Sender:
         self.session.receive_data(_core.pack_frame(BATCH, payload, self.batch, count), _core.monotonic_us())
         self.batch += 1
 
-    def hear(self) -> list[Any]:
+    def receive(self) -> list[Any]:
         """The frames that the receiver says, when all that it has handled counts."""
         frames = []
         while data := self.session.data_to_send(_core.monotonic_us()):
@@ -61,7 +61,7 @@ class Sender:
 
     def acknowledged(self) -> list[tuple[int, list[tuple[int, int, int]]]]:
         """(batch, failures) of each acknowledgement."""
-        return [(frame.id, read_ack(frame.payload)[2]) for frame in self.hear()]
+        return [(frame.id, read_ack(frame.payload)[2]) for frame in self.receive()]
 
 
 class Members:
@@ -70,20 +70,20 @@ class Members:
     def __init__(self, core: Any) -> None:
         self.core, self.streams = core, _core.StreamMemory()
 
-    def connect(self, life: int = 1) -> Sender:
+    def connect(self, timeline: int = 1) -> Sender:
         sender = Sender(self.core)
         sender.memory = _core.SourceMemory(PARTITIONS, self.streams)
         sender.connect()
-        self.name(sender, life)
+        self.name(sender, timeline)
         return sender
 
     @staticmethod
-    def name(sender: Sender, life: int) -> None:
-        sender.session.receive_data(make_stream(PARTITIONS, life=life), _core.monotonic_us())
+    def name(sender: Sender, timeline: int) -> None:
+        sender.session.receive_data(make_stream(PARTITIONS, timeline=timeline), _core.monotonic_us())
 
     @property
     def last(self) -> tuple[int, int]:
-        """The newest life of the stream, and its last sequence that counts."""
+        """The newest timeline of the stream, and its last sequence that counts."""
         return self.streams.last("r", 1)[0]
 
 
@@ -124,24 +124,24 @@ def test_a_batch_is_shared_out_by_bucket_and_acknowledged_once(site: SharedSite,
     assert sum(core.applied for core in site.cores) == 400
 
 
-def test_nothing_is_acknowledged_before_all_copies_have_it(site: SharedSite) -> None:
+def test_nothing_is_acknowledged_before_all_replicas_have_it(site: SharedSite) -> None:
     sender = Sender(site.cores[0])
     sender.send((0, 1, 100, 0, events(0, 100)))
-    heard = Call(sender.acknowledged)
-    eventually(lambda: all(site.members[site.leaders[b]].tail.last(b) for b in range(site.buckets)))
-    assert not heard.is_done and sender.memory.last()[0] == 0
+    received = Call(sender.acknowledged)
+    eventually(lambda: all(site.members[site.leaders[b]].changelog.log_end(b) for b in range(site.buckets)))
+    assert not received.is_done and sender.memory.last()[0] == 0
     assert sender.counts.counts()["events_received"] == 0
     site.keep_carrying()
-    assert heard.result() == [(0, [])]
+    assert received.result() == [(0, [])]
 
 
 def test_events_are_taken_while_those_before_are_on_their_way(site: SharedSite) -> None:
     """A receiver that reads nothing while it waits would leave the other members without work, and they it."""
     sender = Sender(site.cores[0])
     sender.send((0, 1, 8200, 0, events(0, 8200)))
-    before = sum(site.members[0].tail.last(bucket) for bucket in range(site.buckets))
+    before = sum(site.members[0].changelog.log_end(bucket) for bucket in range(site.buckets))
     sender.send((0, 8201, 8300, 0, events(8200, 100)))
-    assert sum(site.members[0].tail.last(bucket) for bucket in range(site.buckets)) > before
+    assert sum(site.members[0].changelog.log_end(bucket) for bucket in range(site.buckets)) > before
     assert sender.memory.last()[0] == 0
     site.keep_carrying()
     assert sender.acknowledged() == [(0, []), (1, [])]
@@ -193,12 +193,12 @@ def test_what_fails_is_told_again_after_a_lost_acknowledgement(site: SharedSite)
     assert (counts["events_received"], counts["duplicates_skipped"]) == (11, 11)
 
 
-def test_a_successor_repeats_what_its_predecessor_has_not_heard_of(site: SharedSite) -> None:
+def test_a_successor_repeats_what_its_predecessor_was_not_told_of(site: SharedSite) -> None:
     """An event is known only when it counts: the new connection must not acknowledge what the old one only sent."""
     old = Sender(site.cores[0])
     old.send((0, 1, 100, 0, events(0, 100)))
-    waiting = Call(old.hear)
-    eventually(lambda: all(site.members[site.leaders[b]].tail.last(b) for b in range(site.buckets)))
+    waiting = Call(old.receive)
+    eventually(lambda: all(site.members[site.leaders[b]].changelog.log_end(b) for b in range(site.buckets)))
     new = Sender(site.cores[0])
     new.memory, new.counts = old.memory, old.counts
     old.session.stop()
@@ -254,20 +254,20 @@ def test_without_a_primary_the_connection_ends_in_words_and_nothing_is_acknowled
         spread(site)
         for member in site.members:
             for bucket in range(site.buckets):
-                member.tail.set_role(bucket, _core.TAIL_COPY, 1, 99)
+                member.changelog.set_role(bucket, _core.REPLICA_IN_SYNC, 1, 99)
         sender = Sender(site.cores[0])
         sender.send((0, 1, 20, 0, events(0, 20)))
         with pytest.raises(ProtocolError, match=r"region 'r': bucket .* did not answer within"):
-            sender.hear()
+            sender.receive()
         assert sender.memory.last()[0] == 0 and sender.counts.counts()["events_received"] == 0
 
 
-def test_copies_that_stand_still_end_the_connection_after_the_limit_of_a_call() -> None:
+def test_replicas_that_stand_still_end_the_connection_after_the_limit_of_a_call() -> None:
     with SharedSite(2, timeout_s=0.3) as site:
         sender = Sender(site.cores[0])
         sender.send((0, 1, 20, 0, events(0, 20)))
-        with pytest.raises(ProtocolError, match=r"the copies of bucket . did not get its events within 0.3 s"):
-            sender.hear()
+        with pytest.raises(ProtocolError, match=r"the replicas of bucket . did not get its events within 0.3 s"):
+            sender.receive()
         assert sender.memory.last()[0] == 0
 
 
@@ -317,7 +317,7 @@ def test_events_of_one_member_beside_those_of_several_are_acknowledged_together(
     sender.send((1, 3, 3, 0, [event("c", region=2)]))
     assert alone.lookup("c") is not None
     waiting = Call(sender.acknowledged)
-    eventually(lambda: all(site.members[site.leaders[b]].tail.last(b) for b in range(site.buckets)))
+    eventually(lambda: all(site.members[site.leaders[b]].changelog.log_end(b) for b in range(site.buckets)))
     assert not waiting.is_done
     site.keep_carrying()
     assert waiting.result() == [(2, [])]
@@ -359,9 +359,9 @@ def test_rounds_of_one_stream_by_two_members_count_each_for_itself(site: SharedS
     assert other.counts.counts()["duplicates_skipped"] == 10
 
 
-def test_a_round_that_ends_in_a_later_life_of_its_stream_notes_nothing_of_it(site: SharedSite) -> None:
+def test_a_round_that_ends_in_a_later_timeline_of_its_stream_notes_nothing_of_it(site: SharedSite) -> None:
     members = Members(site.cores[0])
-    old, new = members.connect(life=1), members.connect(life=2)
+    old, new = members.connect(timeline=1), members.connect(timeline=2)
     old.send((PARTITIONS, 1, 100, 0, [*events(0, 99), event("far", stamp=FAR)]))
     new.send((PARTITIONS, 1, 10, 0, events(200, 10)))
     site.keep_carrying()
@@ -372,10 +372,10 @@ def test_a_round_that_ends_in_a_later_life_of_its_stream_notes_nothing_of_it(sit
 
 
 def test_a_stream_is_named_anew_when_what_is_under_way_has_ended(site: SharedSite) -> None:
-    """An acknowledgement says partition and sequence of what failed. It cannot tell two lives apart."""
+    """An acknowledgement says partition and sequence of what failed. It cannot tell two timelines apart."""
     site.keep_carrying()
     members = Members(site.cores[0])
-    sender = members.connect(life=1)
+    sender = members.connect(timeline=1)
     records = [*events(0, 9), event("far", stamp=FAR)]
     sender.send((PARTITIONS, 1, 10, 0, records))
     assert members.last == (1, 0)
@@ -386,15 +386,15 @@ def test_a_stream_is_named_anew_when_what_is_under_way_has_ended(site: SharedSit
     assert members.last == (2, 10) and members.streams.failures == 1
 
 
-def test_a_life_that_begins_while_a_section_of_an_earlier_one_waits_stays_as_it_is() -> None:
+def test_a_timeline_that_begins_while_a_section_of_an_earlier_one_waits_stays_as_it_is() -> None:
     with SharedSite(2) as site:
         for bucket in range(site.buckets):
             site.lead(bucket, 1)
         members = Members(site.cores[0])
-        old, new = members.connect(life=1), members.connect(life=2)
+        old, new = members.connect(timeline=1), members.connect(timeline=2)
         big = [event(f"k{n}", bytes(3_000_000), stamp=NOW + n) for n in range(8)]
         waiting = Call(old.send, (PARTITIONS, 1, 9, 0, [*big, event("far", stamp=FAR)]))
-        eventually(lambda: any(site.members[1].tail.last(bucket) for bucket in range(site.buckets)))
+        eventually(lambda: any(site.members[1].changelog.log_end(bucket) for bucket in range(site.buckets)))
         new.send((PARTITIONS, 1, 3, 0, events(100, 3)))
         assert members.last == (2, 0) and not waiting.is_done
         site.keep_carrying()
@@ -413,7 +413,7 @@ def waiting_run() -> Iterator[tuple[SharedSite, Members, Sender, Call]]:
         for bucket in range(site.buckets):
             site.lead(bucket, 1)
         members = Members(site.cores[0])
-        sender = members.connect(life=1)
+        sender = members.connect(timeline=1)
         big = [event(f"k{n}", bytes(3_000_000), stamp=NOW + n) for n in range(4)]
         failing = event("far", bytes(3_000_000), stamp=FAR)
         sending = Call(sender.send, (0, 1, 4, 0, big), (PARTITIONS, 1, 1, 0, [failing]))
@@ -421,11 +421,11 @@ def waiting_run() -> Iterator[tuple[SharedSite, Members, Sender, Call]]:
         yield site, members, sender, sending
 
 
-def test_what_fails_in_an_earlier_life_is_not_remembered_in_a_later_one(
+def test_what_fails_in_an_earlier_timeline_is_not_remembered_in_a_later_one(
     waiting_run: tuple[SharedSite, Members, Sender, Call],
 ) -> None:
     site, members, old, sending = waiting_run
-    new = members.connect(life=2)
+    new = members.connect(timeline=2)
     new.send((PARTITIONS, 1, 3, 0, events(100, 3)))
     assert members.last == (2, 0) and not sending.is_done
     site.keep_carrying()
@@ -440,7 +440,7 @@ def test_what_another_member_brought_while_a_section_waited_is_known(
     waiting_run: tuple[SharedSite, Members, Sender, Call],
 ) -> None:
     site, members, one, sending = waiting_run
-    other = members.connect(life=1)
+    other = members.connect(timeline=1)
     other.send((PARTITIONS, 1, 1, 0, [event("far", stamp=FAR)]))
     assert other.acknowledged() == [(0, [(PARTITIONS, FUTURE_STAMP, 1)])]
     assert members.last == (1, 1) and not sending.is_done

@@ -16,16 +16,16 @@ from pywan import _core
 from pywan.calls.route import Route
 from pywan.calls.table import KnownPrimary
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
-from pywan.copies.copies_session import STRANGER_RENEWALS
-from pywan.copies.member_copies import MemberCopies
-from pywan.copies.region_copies import Question, RegionCopies, _Copy
 from pywan.errors import BatchError, ConnectivityError, IllegalStateError
+from pywan.replication.member_replicas import MemberReplicas
+from pywan.replication.region_replicas import Question, RegionReplicas, _Replica
+from pywan.replication.replicas_session import STRANGER_RENEWALS
 from pywan.testing.waiting import LIMIT_S, eventually
 from pywan.transport.opening_questions import OpeningQuestions
 from pywan.transport.own_openings import OwnOpenings
-from shared_site import LIFE, Call, Member, SharedSite
+from shared_site import TIMELINE, Call, Member, SharedSite
 
-REPEATS = LIFE  # `since` of a repeat: no attempt was made before this life.
+REPEATS = TIMELINE  # `since` of a repeat: no attempt was made before this timeline.
 
 
 @pytest.fixture
@@ -38,44 +38,44 @@ def versions(core: _core.RegionCore, keys: Any) -> list[Any]:
     return [core.lookup(key) for key in keys]
 
 
-def waits_in_tail(site: SharedSite, key: Any) -> bool:
+def waits_in_changelog(site: SharedSite, key: Any) -> bool:
     """Whether the primary of a key has a change that does not count yet."""
     bucket = site.bucket_of(key)
-    state = site.members[site.leaders[bucket]].tail.state(bucket)
-    return bool(state["last"] > state["counted"])
+    state = site.members[site.leaders[bucket]].changelog.state(bucket)
+    return bool(state["log_end"] > state["high_watermark"])
 
 
 # What counts
 
 
-def test_a_put_returns_when_the_copy_has_the_same_version(site: SharedSite) -> None:
-    primary, copy = site.cores
+def test_a_put_returns_when_the_replica_has_the_same_version(site: SharedSite) -> None:
+    primary, replica = site.cores
     put = Call(primary.put, "k", {"some": "value"})
-    eventually(lambda: waits_in_tail(site, "k"))
+    eventually(lambda: waits_in_changelog(site, "k"))
     assert not put.is_done
-    assert copy.lookup("k") is None
+    assert replica.lookup("k") is None
     site.carry()
     put.result()
-    assert copy.lookup("k") == primary.lookup("k")
-    assert copy.lookup("k")[0] == {"some": "value"}
+    assert replica.lookup("k") == primary.lookup("k")
+    assert replica.lookup("k")[0] == {"some": "value"}
 
 
-def test_a_destroy_leaves_the_same_tombstone_at_the_copy(site: SharedSite) -> None:
+def test_a_destroy_leaves_the_same_tombstone_at_the_replica(site: SharedSite) -> None:
     site.keep_carrying()
-    primary, copy = site.cores
+    primary, replica = site.cores
     primary.put("k", 1)
     primary.destroy("k")
-    assert copy.lookup("k") == primary.lookup("k")
-    assert copy.lookup("k")[3] is False
+    assert replica.lookup("k") == primary.lookup("k")
+    assert replica.lookup("k")[3] is False
     with pytest.raises(KeyError):
         primary.destroy("k")
 
 
-def test_a_read_waits_until_what_it_saw_counts(site: SharedSite) -> None:
+def test_a_read_waits_until_what_it_saw_is_replicated(site: SharedSite) -> None:
     site.carry()
     primary = site.cores[0]
     put = Call(primary.put, "k", "new")
-    eventually(lambda: waits_in_tail(site, "k"))
+    eventually(lambda: waits_in_changelog(site, "k"))
     reads = [
         Call(primary.get, "k"),
         Call(primary.__contains__, "k"),
@@ -87,7 +87,7 @@ def test_a_read_waits_until_what_it_saw_counts(site: SharedSite) -> None:
     assert [read.result() for read in reads] == ["new", True, (False, True, "new")]
 
 
-def test_a_size_that_did_not_count_is_asked_again_of_the_next_primary(site: SharedSite) -> None:
+def test_a_size_that_was_not_replicated_is_asked_again_of_the_next_primary(site: SharedSite) -> None:
     """The last bucket of all: no answer is laid out behind the one of this bucket."""
     site.carry()
     bucket = site.buckets - 1
@@ -95,84 +95,84 @@ def test_a_size_that_did_not_count_is_asked_again_of_the_next_primary(site: Shar
     key = next(b"k%d" % n for n in range(1000) if site.bucket_of(b"k%d" % n) == bucket)
     session = _core.CallSession({"r": old.core}.get)  # Its caller is gone, and nobody repeats the put.
     session.receive_data(calls.call(calls.REGION, b"r") + calls.call(calls.CHANGE, calls.record(key), bucket=bucket), 1)
-    assert old.tail.last(bucket) == 1 and new.tail.last(bucket) == 0
+    assert old.changelog.log_end(bucket) == 1 and new.changelog.log_end(bucket) == 0
     size = Call(len, old.core)
-    eventually(lambda: old.tail.state(bucket)["waiters"] == 1)
-    old.tail.set_role(bucket, _core.TAIL_ABSENT, 1, 1)  # As a member does that was given up.
+    eventually(lambda: old.changelog.state(bucket)["waiters"] == 1)
+    old.changelog.set_role(bucket, _core.REPLICA_ABSENT, 1, 1)  # As a member does that was given up.
     old.core.drop_bucket(bucket)
     site.lead(bucket, 1)
     site.keep_carrying()
     assert size.result() == 0
 
 
-def test_a_copy_that_is_taken_out_is_waited_for_no_longer(site: SharedSite) -> None:
+def test_a_replica_that_is_taken_out_is_waited_for_no_longer(site: SharedSite) -> None:
     put = Call(site.cores[0].put, "k", 1)
-    eventually(lambda: waits_in_tail(site, "k"))
-    site.members[0].tail.set_copies(site.bucket_of("k"), [])
+    eventually(lambda: waits_in_changelog(site, "k"))
+    site.members[0].changelog.set_replicas(site.bucket_of("k"), [])
     put.result()
 
 
-def test_a_primary_reads_only_while_every_copy_promises_to_adopt_no_other() -> None:
+def test_a_primary_reads_only_while_every_replica_gives_it_a_read_lease() -> None:
     with SharedSite(timeout_s=0.2) as site:
         site.carry()
-        site.promise(0)
+        site.set_read_leases(0)
         with pytest.raises(ConnectivityError, match="region 'r': key 'k'") as raised:
             site.cores[0].get("k")
         assert not raised.value.in_doubt
     with SharedSite() as site:
         site.carry()
-        site.promise(0)
+        site.set_read_leases(0)
         read = Call(site.cores[0].get, "k", "nothing")
-        site.promise(2**64 - 1)
+        site.set_read_leases(2**64 - 1)
         assert read.result() == "nothing"
 
 
-def test_a_change_that_a_copy_confirms_after_the_silence_limit_is_answered_when_the_coordinator_is_heard(
+def test_a_change_that_a_replica_confirms_after_the_unclean_recovery_timeout_is_answered_when_the_coordinator_answers(
     site: SharedSite,
 ) -> None:
-    tail = site.members[0].tail
+    changelog = site.members[0].changelog
     put = Call(site.cores[0].put, "k", 1)
-    eventually(lambda: waits_in_tail(site, "k"))
-    tail.set_primary_until(_core.monotonic_us() - 1)
+    eventually(lambda: waits_in_changelog(site, "k"))
+    changelog.set_primary_until(_core.monotonic_us() - 1)
     site.carry()
-    assert waits_in_tail(site, "k") and not put.is_done
-    tail.set_primary_until(_core.monotonic_us() + 60_000_000)
+    assert waits_in_changelog(site, "k") and not put.is_done
+    changelog.set_primary_until(_core.monotonic_us() + 60_000_000)
     put.result()
-    assert not waits_in_tail(site, "k")
+    assert not waits_in_changelog(site, "k")
 
 
-def test_a_sole_copy_answers_until_the_coordinator_was_silent_for_too_long() -> None:
+def test_a_sole_replica_answers_until_the_coordinator_was_unreachable_for_too_long() -> None:
     with SharedSite(1, timeout_s=0.2) as site:
-        core, tail = site.cores[0], site.members[0].tail
+        core, changelog = site.cores[0], site.members[0].changelog
         core.put("k", 1)
-        tail.set_lease(_core.monotonic_us() - 1)
+        changelog.set_lease(_core.monotonic_us() - 1)
         assert core.get("k") == 1, "it is primary, and needs no lease"
-        tail.set_primary_until(_core.monotonic_us() - 1)
+        changelog.set_primary_until(_core.monotonic_us() - 1)
         with pytest.raises(ConnectivityError):
             core.get("k")
         with pytest.raises(ConnectivityError):
             core.put("k", 2)
-        tail.set_primary_until(_core.monotonic_us() + 60_000_000)
+        changelog.set_primary_until(_core.monotonic_us() + 60_000_000)
         assert core.get("k") == 1
-        tail.set_primary_until(None)
+        changelog.set_primary_until(None)
         core.put("k", 2)
 
 
-def test_a_copy_answers_reads_where_the_region_lets_it() -> None:
-    with SharedSite(reads_copies=True) as site:
-        primary, copy = site.cores
+def test_a_replica_answers_reads_where_the_region_lets_it() -> None:
+    with SharedSite(reads_replicas=True) as site:
+        primary, replica = site.cores
         put = Call(primary.put, "k", 1)
-        eventually(lambda: waits_in_tail(site, "k"))
+        eventually(lambda: waits_in_changelog(site, "k"))
         site.carry()
         put.result()
         site.members[0].calls.stop()  # The primary cannot be asked.
-        assert copy.get("k") == 1
-        assert "k" in copy
-        assert copy.get("nothing") is None
+        assert replica.get("k") == 1
+        assert "k" in replica
+        assert replica.get("nothing") is None
 
 
-def test_a_change_that_counts_with_too_few_copies_is_in_doubt_for_its_caller_and_each_repeat() -> None:
-    with SharedSite(min_copies=2) as site:
+def test_a_change_that_is_stable_with_too_few_replicas_is_in_doubt_for_its_caller_and_each_repeat() -> None:
+    with SharedSite(min_isr=2) as site:
         site.keep_carrying()
         site.cores[0].put("k", "old")
         site.stop_carrying()
@@ -187,53 +187,53 @@ def test_a_change_that_counts_with_too_few_copies_is_in_doubt_for_its_caller_and
             Call(other.core.change_if, "value", _core.UPDATE, "k", 4),
             Call(repeat),
         ]
-        before = primary.tail.state(bucket)["counted"]
-        eventually(lambda: primary.tail.last(bucket) == before + len(made))
+        before = primary.changelog.state(bucket)["high_watermark"]
+        eventually(lambda: primary.changelog.log_end(bucket) == before + len(made))
         read = Call(primary.core.get, "k")
-        primary.tail.set_copies(bucket, [])  # The copy was lost.
+        primary.changelog.set_replicas(bucket, [])  # The replica was lost.
         for call in made:
             with pytest.raises(ConnectivityError, match=r"region 'r': key 'k': .* made with 1 of 2") as raised:
                 call.result()
             assert raised.value.in_doubt
         assert read.result() in (1, 2, 3, 4, "by identity")
-        with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
+        with pytest.raises(ConnectivityError, match="made with 1 of 2 replicas"):
             repeat(since=REPEATS)
-        with pytest.raises(ConnectivityError, match="min-in-sync-copies asks for 2") as refused:
+        with pytest.raises(ConnectivityError, match="min-in-sync-replicas asks for 2") as refused:
             other.core.put("k", 5)  # This one was not taken at all.
         assert not refused.value.in_doubt
-        primary.tail.set_copies(bucket, [(1, _core.COPY_WAITED, 0, primary.tail.last(bucket))])
-        with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
+        primary.changelog.set_replicas(bucket, [(1, _core.REPLICA_WAITED, 0, primary.changelog.log_end(bucket))])
+        with pytest.raises(ConnectivityError, match="made with 1 of 2 replicas"):
             repeat(since=REPEATS)
 
 
 @pytest.mark.parametrize("caller", [0, 1], ids=["the primary", "another member"])
 @pytest.mark.parametrize("what", ["rows", "clear"])
-def test_rows_and_clears_that_count_with_too_few_copies_are_in_doubt(caller: int, what: str) -> None:
-    with SharedSite(min_copies=2) as site:
+def test_rows_and_clears_that_count_with_too_few_replicas_are_in_doubt(caller: int, what: str) -> None:
+    with SharedSite(min_isr=2) as site:
         site.carry()
-        tail, core = site.members[0].tail, site.cores[caller]
+        changelog, core = site.members[0].changelog, site.cores[caller]
         made = Call(core.put_columns, np.arange(100), np.arange(100)) if what == "rows" else Call(core.clear)
-        eventually(lambda: all(tail.last(n) for n in range(site.buckets)))
+        eventually(lambda: all(changelog.log_end(n) for n in range(site.buckets)))
         for bucket in range(site.buckets):
-            tail.set_copies(bucket, [])
+            changelog.set_replicas(bucket, [])
         words = "100 of 100 rows were refused, or may" if what == "rows" else "0 of 7 buckets were cleared, of 0"
-        with pytest.raises((BatchError, ConnectivityError), match=f"{words}.*made with 1 of 2 copies") as raised:
+        with pytest.raises((BatchError, ConnectivityError), match=f"{words}.*made with 1 of 2 replicas") as raised:
             made.result()
         assert raised.value.in_doubt
 
 
-def test_a_new_primary_without_copies_repeats_no_change_as_well_made() -> None:
-    with SharedSite(min_copies=2) as site:
+def test_a_new_primary_without_other_replicas_repeats_no_change_as_well_made() -> None:
+    with SharedSite(min_isr=2) as site:
         site.carry()
         bucket = site.bucket_of("k")
         put = (_core.UPDATE, "k", 1, None, (9, 9, 1))
         made = Call(partial(site.members[1].route.change, *put, identity=(9, 0, 1)))
-        eventually(lambda: waits_in_tail(site, "k"))
+        eventually(lambda: waits_in_changelog(site, "k"))
         site.carry()
         assert made.result() == "created"
         site.lead(bucket, 1)
-        site.members[1].tail.set_copies(bucket, [])
-        with pytest.raises(ConnectivityError, match="made with 1 of 2 copies"):
+        site.members[1].changelog.set_replicas(bucket, [])
+        with pytest.raises(ConnectivityError, match="made with 1 of 2 replicas"):
             site.members[0].route.change(*put, since=REPEATS, identity=(9, 0, 1))
 
 
@@ -274,14 +274,14 @@ def test_rows_reach_the_primaries_of_their_buckets_wherever_they_are(site: Share
     assert len(site.cores[0]) == 3980
 
 
-def test_a_clear_takes_out_the_entries_at_the_copies_too(site: SharedSite) -> None:
+def test_a_clear_takes_out_the_entries_at_the_replicas_too(site: SharedSite) -> None:
     site.keep_carrying()
-    primary, copy = site.cores
+    primary, replica = site.cores
     primary.put_columns(np.arange(50), np.arange(50))
     assert primary.clear() == 50
     site.stop_carrying()
     site.carry()
-    assert versions(copy, range(50)) == versions(primary, range(50)) == [None] * 50
+    assert versions(replica, range(50)) == versions(primary, range(50)) == [None] * 50
 
 
 def send_clear(member: Any, bucket: int, *, number: int, repeats: bool = False) -> _core.CallSession:
@@ -299,7 +299,7 @@ def cleared(session: _core.CallSession) -> list[tuple[int, int]]:
     return [(status, number) for status, number in calls.numbers(data)]
 
 
-def test_a_clear_is_one_change_of_a_bucket_and_is_answered_when_it_counts(site: SharedSite) -> None:
+def test_a_clear_is_one_change_of_a_bucket_and_is_answered_when_it_is_replicated(site: SharedSite) -> None:
     site.keep_carrying()
     for number in range(30):
         site.cores[0].put(number, number)
@@ -307,12 +307,12 @@ def test_a_clear_is_one_change_of_a_bucket_and_is_answered_when_it_counts(site: 
     site.carry()
     old, new = site.members
     bucket = site.bucket_of(0)
-    before, entries = old.tail.last(bucket), old.core.bucket(bucket)["entries"]
+    before, entries = old.changelog.log_end(bucket), old.core.bucket(bucket)["entries"]
     session = send_clear(old, bucket, number=1)
     read = Call(old.core.get, 0, "nothing")
-    eventually(lambda: old.tail.state(bucket)["waiters"] == 1)  # What the read saw does not count yet.
+    eventually(lambda: old.changelog.state(bucket)["waiters"] == 1)  # What the read saw does not count yet.
     assert cleared(session) == []
-    assert old.tail.last(bucket) == before + 1
+    assert old.changelog.log_end(bucket) == before + 1
     assert new.core.bucket(bucket)["entries"] == entries > 0
     site.carry()
     assert cleared(session) == [(0, entries)]
@@ -344,18 +344,20 @@ def test_a_clear_whose_primaries_are_deposed_is_made_once(caller: int) -> None:
         assert site.cores[0].put_columns(np.arange(100), np.arange(100)) == 100
         site.stop_carrying()
         site.carry()
-        before = [site.members[0].tail.last(bucket) for bucket in range(site.buckets)]
+        before = [site.members[0].changelog.log_end(bucket) for bucket in range(site.buckets)]
         made = Call(site.cores[caller].clear)
-        eventually(lambda: sum(map(site.members[0].tail.last, range(site.buckets))) == sum(before) + site.buckets)
+        eventually(
+            lambda: sum(map(site.members[0].changelog.log_end, range(site.buckets))) == sum(before) + site.buckets
+        )
         for bucket in range(site.buckets):
             site.lead(bucket, 1)
         site.keep_carrying()
         assert made.result() == 100
-        assert [site.members[1].tail.last(bucket) for bucket in range(site.buckets)] == [n + 1 for n in before]
+        assert [site.members[1].changelog.log_end(bucket) for bucket in range(site.buckets)] == [n + 1 for n in before]
         assert len(site.cores[2]) == 0
 
 
-def test_a_clear_that_does_not_count_is_in_doubt_and_says_what_was_cleared() -> None:
+def test_a_clear_that_is_not_replicated_is_in_doubt_and_says_what_was_cleared() -> None:
     with SharedSite(timeout_s=0.5) as site:
         site.keep_carrying()
         site.cores[0].put_columns(np.arange(50), np.arange(50))
@@ -373,7 +375,7 @@ def test_a_clear_of_which_a_bucket_has_no_primary_says_what_was_cleared() -> Non
         site.cores[0].put_columns(np.arange(50), np.arange(50))
         with_key = site.cores[0].bucket(3)["entries"]
         for member in site.members:
-            member.tail.set_role(3, _core.TAIL_COPY, 1, 99)
+            member.changelog.set_role(3, _core.REPLICA_IN_SYNC, 1, 99)
         with pytest.raises(
             ConnectivityError, match=f"6 of 7 buckets were cleared, of {50 - with_key} entries; bucket 3"
         ) as raised:
@@ -381,68 +383,68 @@ def test_a_clear_of_which_a_bucket_has_no_primary_says_what_was_cleared() -> Non
         assert not raised.value.in_doubt
 
 
-def hear(member: Member, count: int) -> list[Any]:
+def receive(member: Member, count: int) -> list[Any]:
     """The next changes that the listeners of a member are told."""
-    heard = [member.tail.next_heard(int(LIMIT_S * 1000)) for _ in range(count)]
-    assert None not in heard and member.tail.next_heard(0) is None
-    return heard
+    received = [member.changelog.next_notification(int(LIMIT_S * 1000)) for _ in range(count)]
+    assert None not in received and member.changelog.next_notification(0) is None
+    return received
 
 
-def test_listeners_hear_a_change_when_it_counts(site: SharedSite) -> None:
-    primary, copy = site.members
+def test_listeners_receive_a_change_when_it_is_replicated(site: SharedSite) -> None:
+    primary, replica = site.members
     for member in site.members:
-        member.tail.hear()
+        member.changelog.keep_notifications()
     made = Call(site.cores[0].put, "k", 1)
-    eventually(lambda: waits_in_tail(site, "k"))
-    assert primary.tail.next_heard(0) is copy.tail.next_heard(0) is None
+    eventually(lambda: waits_in_changelog(site, "k"))
+    assert primary.changelog.next_notification(0) is replica.changelog.next_notification(0) is None
     site.carry()
     made.result()
-    assert len(hear(primary, 1)) == len(hear(copy, 1)) == 1
+    assert len(receive(primary, 1)) == len(receive(replica, 1)) == 1
 
 
-def test_in_a_partitioned_region_a_copy_keeps_what_the_primary_has_to_tell(site: SharedSite) -> None:
-    primary, copy = site.members
+def test_in_a_partitioned_region_a_replica_keeps_what_the_primary_has_to_tell(site: SharedSite) -> None:
+    primary, replica = site.members
     for member in site.members:
-        member.tail.hear(True)
+        member.changelog.keep_notifications(True)
     site.keep_carrying()
     for n in range(3):
         site.cores[0].put("k", f"value {n}")
     site.stop_carrying()
     site.carry()
-    assert copy.tail.next_heard(0) is None and copy.tail.heard_state()["bytes"] > 0
-    olds = [primary.tail.next_heard(0)[1] for _ in range(2)]
+    assert replica.changelog.next_notification(0) is None and replica.changelog.notifications_state()["bytes"] > 0
+    olds = [primary.changelog.next_notification(0)[1] for _ in range(2)]
     assert olds[0] is None and olds[1][1] == b"value 0"
     site.carry()  # The second one is being told.
     site.lead(site.bucket_of("k"), 1)
-    told = hear(copy, 2)
+    told = receive(replica, 2)
     assert [old[1] for _, old, _, _ in told] == [b"value 0", b"value 1"]
     assert [repeats for *_, repeats in told] == [True, True]
 
 
-def test_a_primary_without_listeners_has_told_all_that_counts(site: SharedSite) -> None:
-    copy = site.members[1]
-    copy.tail.hear(True)
+def test_a_primary_without_listeners_has_told_all_that_is_replicated(site: SharedSite) -> None:
+    replica = site.members[1]
+    replica.changelog.keep_notifications(True)
     site.keep_carrying()
     site.cores[0].put("k", 1)
-    eventually(lambda: copy.tail.heard_state()["bytes"] == 0)
+    eventually(lambda: replica.changelog.notifications_state()["bytes"] == 0)
 
 
-def test_listeners_hear_a_clear_as_the_destroys_of_its_entries_everywhere(site: SharedSite) -> None:
+def test_listeners_receive_a_clear_as_the_destroys_of_its_entries_everywhere(site: SharedSite) -> None:
     site.keep_carrying()
     for member in site.members:
-        member.tail.hear()
+        member.changelog.keep_notifications()
     for number in range(20):
         site.cores[0].put(number, f"value {number}")
     for member in site.members:
-        assert {operation for operation, *_ in hear(member, 20)} == {"create"}
+        assert {operation for operation, *_ in receive(member, 20)} == {"create"}
     assert site.cores[1].clear() == 20
     for member in site.members:
-        heard = hear(member, 20)
-        assert {operation for operation, *_ in heard} == {"destroy"}
-        assert {_core.record_fields(record)["key"][1] for _, _, record, _ in heard} == {
+        received = receive(member, 20)
+        assert {operation for operation, *_ in received} == {"destroy"}
+        assert {_core.record_fields(record)["key"][1] for _, _, record, _ in received} == {
             _core.encoded_key(number).data for number in range(20)
         }
-        assert sorted(old[1] for _, old, _, _ in heard) == sorted(b"value %d" % number for number in range(20))
+        assert sorted(old[1] for _, old, _, _ in received) == sorted(b"value %d" % number for number in range(20))
 
 
 # Doubt
@@ -455,13 +457,13 @@ def interrupted(site: SharedSite, caller: int, call: str, *arguments: Any) -> An
     site.stop_carrying()
     site.carry()
     bucket = site.bucket_of(key)
-    before = site.members[0].tail.last(bucket)
+    before = site.members[0].changelog.log_end(bucket)
     made = Call(getattr(site.cores[caller], call), *arguments)
-    eventually(lambda: waits_in_tail(site, key))
+    eventually(lambda: waits_in_changelog(site, key))
     site.lead(bucket, 1)
     site.keep_carrying()
     result = made.result()
-    assert site.members[1].tail.last(bucket) == before + 1, "the change was made once"
+    assert site.members[1].changelog.log_end(bucket) == before + 1, "the change was made once"
     site.lead(bucket, 0)
     return result
 
@@ -488,16 +490,18 @@ def test_rows_whose_primaries_are_deposed_are_made_once_and_counted_once(caller:
         for call, applied in calls:
             site.stop_carrying()
             site.carry()
-            before = [member.tail.last(bucket) for bucket in range(site.buckets) for member in site.members[:1]]
+            before = [member.changelog.log_end(bucket) for bucket in range(site.buckets) for member in site.members[:1]]
             made = Call(call)
             eventually(
-                lambda before=before: sum(map(site.members[0].tail.last, range(site.buckets))) == sum(before) + 150
+                lambda before=before: (
+                    sum(map(site.members[0].changelog.log_end, range(site.buckets))) == sum(before) + 150
+                )
             )
             for bucket in range(site.buckets):
                 site.lead(bucket, 1)
             site.keep_carrying()
             assert made.result() == applied
-            assert sum(map(site.members[1].tail.last, range(site.buckets))) == sum(before) + 150
+            assert sum(map(site.members[1].changelog.log_end, range(site.buckets))) == sum(before) + 150
             for bucket in range(site.buckets):
                 site.lead(bucket, 0)
         assert len(site.cores[2]) == 0
@@ -526,11 +530,11 @@ def test_a_change_through_callbacks_whose_primary_is_deposed_is_made_once(rows: 
         take_through_callbacks(site, seen)
         caller = site.cores[2]
         call = Call(caller.put_columns, np.arange(5), np.arange(5)) if rows else Call(caller.put, "k", 1)
-        eventually(lambda: waits_in_tail(site, "k"))
+        eventually(lambda: waits_in_changelog(site, "k"))
         site.lead(0, 1)
         site.keep_carrying()
         assert call.result() == (5 if rows else None)
-        assert site.members[1].tail.last(0) == len(seen) == (5 if rows else 1)
+        assert site.members[1].changelog.log_end(0) == len(seen) == (5 if rows else 1)
         assert len(caller) == (5 if rows else 1)
 
 
@@ -548,7 +552,7 @@ def test_a_change_that_meets_another_primary_on_its_way_through_callbacks_goes_t
         site.keep_carrying()
         caller = site.cores[2]
         assert (caller.put_columns(np.arange(5), np.arange(5)) if rows else caller.put("k", 1)) == (5 if rows else None)
-        assert site.members[1].tail.last(0) == len(seen) == len(caller) == (5 if rows else 1)
+        assert site.members[1].changelog.log_end(0) == len(seen) == len(caller) == (5 if rows else 1)
 
 
 Identity = tuple[int, int, int]  # Caller, slot, number.
@@ -562,7 +566,7 @@ def put_as(site: SharedSite, member: int, identity: Identity, value: Any, *, sin
 
 def test_a_repeat_gets_its_first_answer_however_many_changes_others_made_since() -> None:
     with SharedSite(2, buckets=1) as site:
-        site.members[0].tail.set_copies(0, [])
+        site.members[0].changelog.set_replicas(0, [])
         assert put_as(site, 1, (9, 3, 5), 1) == "created"
         for n in range(5000):
             site.cores[1].put("other", n)
@@ -572,7 +576,7 @@ def test_a_repeat_gets_its_first_answer_however_many_changes_others_made_since()
 
 def test_a_call_before_the_newest_one_of_its_slot_is_in_doubt_and_changes_nothing() -> None:
     with SharedSite(2, buckets=1) as site:
-        site.members[0].tail.set_copies(0, [])
+        site.members[0].changelog.set_replicas(0, [])
         assert put_as(site, 1, (9, 3, 5), 1) == "created"
         for since in (0, REPEATS):
             with pytest.raises(ConnectivityError, match="a later call of the same caller") as raised:
@@ -594,8 +598,8 @@ def test_a_bucket_remembers_one_call_of_each_slot_and_slots_are_as_many_as_calls
         calls = [Call(work, number) for number in range(threads)]
         for call in calls:
             call.result()
-        states = site.members[0].tail.states().values()
-        assert sum(state["last"] for state in states) == puts
+        states = site.members[0].changelog.states().values()
+        assert sum(state["log_end"] for state in states) == puts
         assert 0 < slots.count <= threads
         assert all(0 < state["answers"] <= slots.count for state in states)
 
@@ -609,41 +613,41 @@ def test_a_call_that_ended_in_doubt_gives_its_slot_back_and_the_next_one_has_a_h
         site.keep_carrying()
         site.cores[0].put("k", "last")
         assert site.members[0].route.slots.count == 1
-        assert site.members[0].tail.state(0)["answers"] == 1
-        assert site.members[0].tail.last(0) == 4
+        assert site.members[0].changelog.state(0)["answers"] == 1
+        assert site.members[0].changelog.log_end(0) == 4
         assert site.cores[1].get("k") == "last"
 
 
 def begin_anew(site: SharedSite, bucket: int, epoch: int) -> None:
-    """The bucket is lost. Its first member begins it anew, alone, in a life that begins under this epoch."""
+    """The bucket is lost. Its first member begins it anew, alone, in a timeline that begins under this epoch."""
     site.epochs[bucket] = epoch - 1
-    tail, core = site.members[0].tail, site.cores[0]
-    for role in (_core.TAIL_ABSENT, _core.TAIL_PRIMARY):
-        tail.set_role(bucket, role, epoch, epoch)
-        core.drop_bucket(bucket) if role == _core.TAIL_ABSENT else tail.set_copies(bucket, [])
+    changelog, core = site.members[0].changelog, site.cores[0]
+    for role in (_core.REPLICA_ABSENT, _core.REPLICA_PRIMARY):
+        changelog.set_role(bucket, role, epoch, epoch)
+        core.drop_bucket(bucket) if role == _core.REPLICA_ABSENT else changelog.set_replicas(bucket, [])
 
 
-def test_a_repeat_of_a_call_from_an_earlier_life_is_in_doubt_and_changes_nothing() -> None:
+def test_a_repeat_of_a_call_from_an_earlier_timeline_is_in_doubt_and_changes_nothing() -> None:
     with SharedSite(2, buckets=1) as site:
-        site.members[0].tail.set_copies(0, [])
+        site.members[0].changelog.set_replicas(0, [])
         begin_anew(site, 0, 7)
         with pytest.raises(ConnectivityError, match="began anew since the first attempt") as raised:
             put_as(site, 1, (9, 3, 5), 1, since=6)
         assert raised.value.in_doubt
-        assert site.members[0].tail.last(0) == 0
+        assert site.members[0].changelog.log_end(0) == 0
         assert put_as(site, 1, (9, 3, 6), 2, since=7) == "created"
-        assert put_as(site, 1, (9, 3, 6), 3, since=6) == "created", "this life remembers the call: it made it"
+        assert put_as(site, 1, (9, 3, 6), 3, since=6) == "created", "this timeline remembers the call: it made it"
         assert site.cores[1].get("k") == 2
-        assert put_as(site, 1, (9, 3, 7), 4) == "updated", "a first attempt is made in any life"
+        assert put_as(site, 1, (9, 3, 7), 4) == "updated", "a first attempt is made in any timeline"
 
 
 @pytest.mark.parametrize("caller", [0, 1], ids=["the primary", "another member"])
 @pytest.mark.parametrize("what", ["put", "put_if_absent", "rows", "clear"])
-def test_a_change_whose_bucket_begins_anew_before_it_counts_is_not_made_again(caller: int, what: str) -> None:
+def test_a_change_whose_bucket_begins_anew_before_it_is_replicated_is_not_made_again(caller: int, what: str) -> None:
     with SharedSite(2, buckets=1) as site:
         site.carry()
-        core, tail = site.cores[caller], site.members[0].tail
-        before = tail.last(0)
+        core, changelog = site.cores[caller], site.members[0].changelog
+        before = changelog.log_end(0)
         make = {
             "put": partial(core.put, "k", 1),
             "put_if_absent": partial(core.change_if, "absent", _core.UPDATE, "k", 1),
@@ -651,12 +655,12 @@ def test_a_change_whose_bucket_begins_anew_before_it_counts_is_not_made_again(ca
             "clear": core.clear,
         }[what]
         call = Call(make)
-        eventually(lambda: tail.last(0) > before)
+        eventually(lambda: changelog.log_end(0) > before)
         begin_anew(site, 0, 7)
         with pytest.raises((ConnectivityError, BatchError), match="began anew since the first attempt") as raised:
             call.result()
         assert raised.value.in_doubt
-        assert tail.last(0) == 0 and len(site.cores[0]) == 0
+        assert changelog.log_end(0) == 0 and len(site.cores[0]) == 0
 
 
 @pytest.mark.parametrize("leader", [0, 1], ids=["at the primary", "at the next primary"])
@@ -665,19 +669,19 @@ def test_a_caller_that_was_forgotten_is_refused_for_good(leader: int) -> None:
         site.keep_carrying()
         assert put_as(site, 2, (9, 3, 5), 1) == "created"
         assert put_as(site, 2, (8, 3, 5), 2) == "updated"
-        before = site.members[0].tail.last(0)
-        assert site.members[0].tail.callers(0) == {8, 9}
-        assert site.members[0].tail.forget(0, 9)
-        eventually(lambda: site.members[1].tail.last(0) == before + 1)
-        assert not site.members[1].tail.forget(0, 8), "a copy forgets nobody by itself"
+        before = site.members[0].changelog.log_end(0)
+        assert site.members[0].changelog.callers(0) == {8, 9}
+        assert site.members[0].changelog.forget(0, 9)
+        eventually(lambda: site.members[1].changelog.log_end(0) == before + 1)
+        assert not site.members[1].changelog.forget(0, 8), "a replica forgets nobody by itself"
         for member in site.members[:2]:
-            assert member.tail.callers(0) == {8} and member.tail.state(0)["refused"] == 1
+            assert member.changelog.callers(0) == {8} and member.changelog.state(0)["refused"] == 1
         site.lead(0, leader)
         for number in (5, 6):
             with pytest.raises(ConnectivityError, match="has given up the member") as raised:
                 put_as(site, 2, (9, 3, number), 3, since=REPEATS)
             assert raised.value.in_doubt
-        assert site.members[leader].tail.last(0) == before + 1
+        assert site.members[leader].changelog.log_end(0) == before + 1
         assert put_as(site, 2, (8, 3, 6), 4) == "updated"
 
 
@@ -688,14 +692,14 @@ def test_a_member_that_was_forgotten_and_lives_calls_as_another_caller(site: Sha
     core.put("k", 1)
     known = slots.caller
     bucket = site.bucket_of("k")
-    assert site.members[0].tail.callers(bucket) == {known}
-    assert site.members[0].tail.forget(bucket, known)
+    assert site.members[0].changelog.callers(bucket) == {known}
+    assert site.members[0].changelog.forget(bucket, known)
     core.put("k", 2)
     assert core.get("k") == 2
     assert slots.caller != known and _core.member_of_caller(slots.caller) == _core.member_of_caller(known)
-    assert site.members[0].tail.callers(bucket) == {slots.caller}
+    assert site.members[0].changelog.callers(bucket) == {slots.caller}
     for member in site.members:
-        assert member.tail.forget(bucket, slots.caller) == (member.number == 0)
+        assert member.changelog.forget(bucket, slots.caller) == (member.number == 0)
     assert core.put_columns(np.arange(50), np.arange(50)) == 50
     assert len(core) == 51
 
@@ -704,7 +708,7 @@ def test_a_member_that_begins_anew_uses_no_identity_of_a_call_twice(site: Shared
     """A call is under way while its member becomes another incarnation. It is made as a call of that one, and later
     calls are not taken for it, nor for earlier ones."""
     site.keep_carrying()
-    core, member, tail = site.cores[1], site.members[1], site.members[0].tail
+    core, member, changelog = site.cores[1], site.members[1], site.members[0].changelog
     bucket = site.bucket_of("k")
     for n in range(20):
         core.put("k", n)
@@ -719,7 +723,7 @@ def test_a_member_that_begins_anew_uses_no_identity_of_a_call_twice(site: Shared
     call = Call(core.put, "k", 20)
     assert waits.wait(LIMIT_S)
     site.begin_anew(1, 77)
-    assert tail.forget(bucket, known)
+    assert changelog.forget(bucket, known)
     site.lead(bucket, 0)
     call.result()
     assert core.get("k") == 20
@@ -727,7 +731,7 @@ def test_a_member_that_begins_anew_uses_no_identity_of_a_call_twice(site: Shared
         core.put("k", n)
         assert core.get("k") == n
     assert _core.member_of_caller(member.route.slots.caller) == 77
-    assert tail.callers(bucket) == {member.route.slots.caller}
+    assert changelog.callers(bucket) == {member.route.slots.caller}
 
 
 class NoReports:
@@ -735,43 +739,43 @@ class NoReports:
 
     def ready(self, keys: list[BucketKey]) -> None: ...
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None: ...
-    def unreachable(self, epochs: dict[BucketKey, Epoch], copy: Incarnation) -> None: ...
+    def unreachable(self, epochs: dict[BucketKey, Epoch], replica: Incarnation) -> None: ...
     def suspect(self, suspected: Incarnation) -> None: ...
 
 
 def test_a_primary_forgets_the_callers_of_members_that_the_view_has_not_any_more() -> None:
     me, other = Incarnation("me", 1), Incarnation("other", 2)
     core = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=1)
-    tail = _core.Tail(1, core.shards)
-    core.share(tail, None)
-    led = Bucket(Epoch(1, 1), life=1, version=1, primary=me, in_sync=(me,))
-    copies = MemberCopies(
+    changelog = _core.Changelog(1, core.shards)
+    core.share(changelog, None)
+    led = Bucket(Epoch(1, 1), timeline=1, version=1, primary=me, isr=(me,))
+    replicas = MemberReplicas(
         NoReports(), OwnOpenings(), OpeningQuestions(lambda member: None), member_timeout_us=5_000_000
     )
-    copies.start(me, "one")
+    replicas.start(me, "one")
     try:
-        copies.share("r", core, tail, content={0: led})
-        copies.take_view(tuple(MemberProfile(each, "127.0.0.1", 1, 1) for each in (me, other)))
-        copies.take(BucketKey("r", 0), led)
-        eventually(lambda: tail.state(0)["role"] == "primary")
+        replicas.share("r", core, changelog, content={0: led})
+        replicas.take_view(tuple(MemberProfile(each, "127.0.0.1", 1, 1) for each in (me, other)))
+        replicas.take(BucketKey("r", 0), led)
+        eventually(lambda: changelog.state(0)["role"] == "primary")
         mine, others, strangers = 1 << 32 | 5, 2 << 32 | 5, 3 << 32 | 5
         session = _core.CallSession({"r": core}.get)
         session.receive_data(calls.call(calls.REGION, b"r"), 1)
         for caller in (mine, others, strangers):
             session.receive_data(calls.call(calls.CHANGE, calls.record(b"k"), caller=caller), 1)
-        assert tail.callers(0) == {mine, others, strangers}
-        copies.take_view((MemberProfile(me, "127.0.0.1", 1, 1),))
-        eventually(lambda: tail.callers(0) == {mine, strangers})
+        assert changelog.callers(0) == {mine, others, strangers}
+        replicas.take_view((MemberProfile(me, "127.0.0.1", 1, 1),))
+        eventually(lambda: changelog.callers(0) == {mine, strangers})
         for _ in range(STRANGER_RENEWALS):  # The stranger may be a member that came a moment ago.
-            assert tail.callers(0) == {mine, strangers}
-            copies.lease_renewed(5_000_000)
-        eventually(lambda: tail.callers(0) == {mine})
-        assert tail.state(0)["refused"] == 2 and tail.last(0) == 5
+            assert changelog.callers(0) == {mine, strangers}
+            replicas.lease_renewed(5_000_000)
+        eventually(lambda: changelog.callers(0) == {mine})
+        assert changelog.state(0)["refused"] == 2 and changelog.log_end(0) == 5
     finally:
-        copies.stop()
+        replicas.stop()
 
 
-def test_a_change_without_an_answer_of_the_copies_ends_in_doubt() -> None:
+def test_a_change_without_an_answer_of_the_replicas_ends_in_doubt() -> None:
     with SharedSite(timeout_s=0.2) as site:
         site.carry()
         with pytest.raises(ConnectivityError, match="key 'k'") as raised:
@@ -785,7 +789,7 @@ def test_a_change_to_a_bucket_that_nobody_leads_changes_nothing() -> None:
     with SharedSite(timeout_s=0.2) as site:
         bucket = site.bucket_of("k")
         for member in site.members:
-            member.tail.set_role(bucket, _core.TAIL_COPY, 1, 99)
+            member.changelog.set_role(bucket, _core.REPLICA_IN_SYNC, 1, 99)
         with pytest.raises(ConnectivityError) as raised:
             site.cores[1].put("k", 1)
         assert not raised.value.in_doubt
@@ -797,50 +801,50 @@ def test_a_question_that_cannot_be_answered_holds_back_no_other_bucket(site: Sha
     site.cores[0].put_columns(np.arange(100), np.arange(100))
     site.stop_carrying()
     site.carry()
-    copy, leader = site.members[1], site.members[0].me
-    copies = RegionCopies("r", copy.core, copy.tail, copy.me, QuietServices(), content={})
+    replica, leader = site.members[1], site.members[0].me
+    replicas = RegionReplicas("r", replica.core, replica.changelog, replica.me, QuietServices(), content={})
     questions = []
     for number in range(site.buckets):
-        decided = Bucket(Epoch(1, 1), 1, primary=leader, in_sync=(leader, copy.me))
-        copies._copies[number], copies._decisions[number] = _Copy(1), decided
-        last = copy.tail.last(number)
-        # What counts has left its tail.
+        decided = Bucket(Epoch(1, 1), 1, primary=leader, isr=(leader, replica.me))
+        replicas._replicas[number], replicas._decisions[number] = _Replica(1), decided
+        last = replica.changelog.log_end(number)
+        # What counts has left its change log.
         questions.append(Question(number, decided.epoch, 0 if number == 3 else last))
-    answers = copies.answer(leader, questions)
+    answers = replicas.answer(leader, questions)
     assert [answer.bucket for answer in answers] == [number for number in range(site.buckets) if number != 3]
 
 
 class QuietServices:
-    """What copies need of their member, when nobody hears them."""
+    """What replicas need of their member, when nobody hears them."""
 
 
 # The beginning, and what cannot be
 
 
 def test_rows_that_are_put_while_the_region_comes_to_be_shared_are_all_stored() -> None:
-    rows, in_tails = 200_000, []
+    rows, in_changelogs = 200_000, []
     for attempt in range(5):
         with SharedSite() as site:
             core = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=site.buckets)
-            member, copy = site.members
+            member, replica = site.members
             member.core, member.route = core, Route(core, member.table, member.pool)
             site.keep_carrying()
             put = Call(core.put_columns, np.arange(rows), np.arange(rows))
             eventually(lambda core=core, least=attempt * rows // 10: len(core) >= least)
-            core.share(member.tail, member.route)
+            core.share(member.changelog, member.route)
             assert put.result() == rows
             assert len(core) == rows
-            in_tails.append(sum(member.tail.last(bucket) for bucket in range(site.buckets)))
-            # A row that is in no tail is in an image, and no image was made here.
-            assert sum(copy.core.bucket(n)["entries"] for n in range(site.buckets)) == in_tails[-1]
-    assert any(0 < each < rows for each in in_tails), "the region was shared before or after all rows"
+            in_changelogs.append(sum(member.changelog.log_end(bucket) for bucket in range(site.buckets)))
+            # A row that is in no change log is in a snapshot, and no snapshot was made here.
+            assert sum(replica.core.bucket(n)["entries"] for n in range(site.buckets)) == in_changelogs[-1]
+    assert any(0 < each < rows for each in in_changelogs), "the region was shared before or after all rows"
 
 
 def test_a_region_whose_queues_cannot_follow_its_buckets_is_not_shared(tmp_path) -> None:
     core = _core.RegionCore("r", _core.Clock(), site=1, member=1, buckets=7)
     core.attach([_core.EventQueue("sender", remote_site=2, log_directory=tmp_path, log_id=7)])
     with pytest.raises(IllegalStateError, match="queue 'sender' is persistent"):
-        core.share(_core.Tail(7, core.shards), None)
+        core.share(_core.Changelog(7, core.shards), None)
 
 
 def test_calls_that_would_make_members_differ_are_refused(site: SharedSite) -> None:
@@ -856,7 +860,7 @@ def test_calls_that_would_make_members_differ_are_refused(site: SharedSite) -> N
 def test_two_members_behave_as_one_dict_whoever_leads(seed: int) -> None:
     chance = random.Random(seed)
     model: dict[Any, Any] = {}
-    with SharedSite(reads_copies=seed % 2 == 1) as site:
+    with SharedSite(reads_replicas=seed % 2 == 1) as site:
         site.keep_carrying()
         for step in range(400):
             core, key, value = chance.choice(site.cores), chance.randrange(20), f"{step}" * chance.randrange(1, 40)

@@ -31,8 +31,8 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
-def copies(site: Site, name: str) -> int:
-    """Returns how many buckets a member has whole copies of. It leads some of them."""
+def replicas(site: Site, name: str) -> int:
+    """Returns how many buckets a member has whole replicas of. It leads some of them."""
     counts = site.counts("data")[name]
     return sum(counts.get(what, 0) for what in ("primary", "taking_over", "copies"))
 
@@ -41,8 +41,8 @@ def leads(site: Site, name: str) -> int:
     return site.counts("data")[name].get("primary", 0)
 
 
-def has_two_whole_copies(site: Site) -> bool:
-    """Whether each bucket has its two copies, and none is being made."""
+def has_two_whole_replicas(site: Site) -> bool:
+    """Whether each bucket has its two replicas, and none is being made."""
     counts = list(site.counts("data").values())
     whole = sum(each.get("primary", 0) + each.get("copies", 0) for each in counts)
     return whole == 2 * BUCKETS and not any(each.get("learning", 0) for each in counts)
@@ -56,7 +56,7 @@ def names_of_members(site: Site) -> set[str]:
 
 def pair_of(site: Site) -> tuple[MemberProcess, MemberProcess]:
     one, two = site.start("one"), site.start("two")
-    eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the second member")
+    eventually(lambda: replicas(site, "two") == BUCKETS, what="replicas at the second member")
     return one, two
 
 
@@ -101,7 +101,7 @@ OTHER_ATTRIBUTES = [
     ({"recovery_delay": 1000}, "recovery-delay is 1000 here and 0 at the other members"),
     ({"startup_recovery_delay": -1}, "startup-recovery-delay is -1 here"),
     ({"total_num_buckets": 8}, "total-num-buckets is 8 here and 7 at the other members"),
-    ({"min_in_sync_copies": 2}, "min-in-sync-copies is 2 here and 1 at the other members"),
+    ({"min_in_sync_replicas": 2}, "min-in-sync-replicas is 2 here and 1 at the other members"),
 ]
 
 
@@ -122,7 +122,7 @@ def test_a_region_that_is_colocated_with_another_one_there_is_refused(site):
         site.start("two", [DATA, {**DATA, "name": "orders", "colocated_with": "data"}])
 
 
-def test_more_copies_than_members_work_and_say_so(tmp_path):
+def test_more_replicas_than_members_work_and_say_so(tmp_path):
     with Site(tmp_path, regions=[{**DATA, "redundant_copies": 3}], member_timeout_ms=TIMEOUT_MS) as site:
         one, two = pair_of(site)
         writer = Writer()
@@ -131,7 +131,7 @@ def test_more_copies_than_members_work_and_say_so(tmp_path):
         eventually(answers(one), what="a put without the second member")
         writer.check(one)
         for name in ("one", "two"):
-            assert "3 copies of each bucket beside the primary are wanted" in (tmp_path / f"{name}.log").read_text()
+            assert "3 replicas of each bucket beside the primary are wanted" in (tmp_path / f"{name}.log").read_text()
 
 
 @pytest.mark.parametrize("what", ["lost", "old"])
@@ -149,7 +149,7 @@ def test_members_go_on_with_a_coordinator_whose_file_is(what, site, tmp_path):
     eventually(answers(three), what="a put without the first member")
     writer.write(three, 20)
     eventually(lambda: leads(site, "two") + leads(site, "three") == BUCKETS, what="new primaries")
-    eventually(lambda: has_two_whole_copies(site), what="two copies of each bucket again")
+    eventually(lambda: has_two_whole_replicas(site), what="two replicas of each bucket again")
     site.kill_locator()
     writer.write(three, 20)  # Nobody needs the coordinator for that.
     shutil.rmtree(locator)
@@ -161,16 +161,16 @@ def test_members_go_on_with_a_coordinator_whose_file_is(what, site, tmp_path):
     eventually(lambda: "three" in names_of_members(site), what="a coordinator that knows the third member")
     four = site.start("four")
     writer.write(four, 20)
-    # The second member may have had the only copies in sync: the coordinator was away while others were made.
-    eventually(lambda: has_two_whole_copies(site), what="two whole copies of each bucket")
+    # The second member may have had the only in-sync replicas: the coordinator was away while others were made.
+    eventually(lambda: has_two_whole_replicas(site), what="two whole replicas of each bucket")
     site.members["two"].kill()
-    eventually(lambda: copies(site, "four") == BUCKETS, what="copies at a member that comes later")
+    eventually(lambda: replicas(site, "four") == BUCKETS, what="replicas at a member that comes later")
     writer.write(four, 20)
     writer.check(three, four)
     assert writer.longest_s < LONGEST_S
 
 
-def test_a_member_that_is_silent_again_and_again_for_less_than_its_lease_costs_nothing_but_time(site):
+def test_a_member_that_is_unresponsive_again_and_again_for_less_than_its_lease_costs_nothing_but_time(site):
     one, two = pair_of(site)
     writer = Writer()
     for _ in range(5):
@@ -192,7 +192,7 @@ def test_calls_go_on_while_their_member_begins_anew(site, tmp_path):
         two.stop()
         eventually(lambda: "two" not in names_of_members(site), what="a site without the member")
         two.go_on()
-        eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the member that begins anew")
+        eventually(lambda: replicas(site, "two") == BUCKETS, what="replicas at the member that begins anew")
     told = two.ask("halt")
     assert told["done"] and not told["alive"]
     assert set(told["failures"]) <= {"ConnectivityError, in doubt"}, told
@@ -227,10 +227,10 @@ def is_known(site: Site, member: MemberProcess) -> bool:
 @pytest.mark.parametrize("side", ["primary", "copy"])
 def test_a_member_that_is_cut_off_from_all_others_loses_nothing_and_comes_back(parted, side, way):
     site, network = parted
-    primary, copy = primary_of(site)
-    away, there = (primary, copy) if side == "primary" else (copy, primary)
+    primary, replica = primary_of(site)
+    away, there = (primary, replica) if side == "primary" else (replica, primary)
     writer = Writer()
-    writer.write(copy, 20)
+    writer.write(replica, 20)
     rest = ["locator", there.name]
     if way in ("both", "out"):
         network.cut([away.name], rest)
@@ -242,9 +242,9 @@ def test_a_member_that_is_cut_off_from_all_others_loses_nothing_and_comes_back(p
     # A call on its way while the site has given its member up may end in doubt. So the site knows it again first.
     eventually(lambda: is_known(site, away), what="the member that was away in the site")
     eventually(answers(away), what="a put at the member that was away")
-    eventually(lambda: copies(site, away.name) == BUCKETS, what="both members with all copies")
+    eventually(lambda: replicas(site, away.name) == BUCKETS, what="both members with all replicas")
     writer.write(away, 20)
-    writer.check(primary, copy)
+    writer.check(primary, replica)
 
 
 def test_members_that_do_not_reach_the_coordinator_go_on_together(parted):
@@ -257,7 +257,7 @@ def test_members_that_do_not_reach_the_coordinator_go_on_together(parted):
     while time.monotonic() < until:
         writer.write(one, 5)
         writer.write(two, 5)
-    assert writer.longest_s < LONGEST_S  # Two copies acknowledge without a lease.
+    assert writer.longest_s < LONGEST_S  # Two replicas acknowledge without a lease.
     network.heal()
     eventually(
         lambda: all(each.ask("status")["coordination"]["coordinator"] for each in (one, two)), 20, "a coordinator"
@@ -268,16 +268,16 @@ def test_members_that_do_not_reach_the_coordinator_go_on_together(parted):
     writer.check(one, two, three)
 
 
-def test_a_region_without_copies_goes_on_empty_when_its_members_are_killed(tmp_path: Path) -> None:
+def test_a_region_without_redundant_copies_goes_on_empty_when_its_members_are_killed(tmp_path: Path) -> None:
     alone = {"name": "alone", "type": "PARTITION", "total_num_buckets": BUCKETS, "startup_recovery_delay": -1}
-    with Site(tmp_path, regions=[alone], member_timeout_ms=TIMEOUT_MS) as site:  # No copy is moved.
+    with Site(tmp_path, regions=[alone], member_timeout_ms=TIMEOUT_MS) as site:  # No replica is moved.
         one, two = site.start("one"), site.start("two")
         two.do("alone", "put", "k", "before")
         one.kill()  # It had all buckets.
         if "began anew" in str(tried(two, "alone", "put", "k", "after")):  # `one` may have made it before it ended.
             two.do("alone", "put", "k", "after")
         assert two.do("alone", "get", "k") == "after"
-        assert f"region alone: {BUCKETS} buckets have lost their last copies" in site.locator.last_words()
+        assert f"region alone: {BUCKETS} buckets have lost their last replicas" in site.locator.last_words()
         two.kill()
         one, two = site.start("one"), site.start("two")
         for member in (one, two):  # Nobody has anything, and both can use the region.
@@ -313,7 +313,7 @@ def test_what_a_member_alone_has_is_nobody_elses_until_it_is_revoked(tmp_path: P
         eventually(lambda: tried(one, "alone", "get", "k") == "after", what="the region of both")
         with pytest.raises(ProcessFailed, match="closed"):
             one.do("kept", "get", "k")
-        assert "region kept: member two has it now" in one.last_words()
+        assert "region kept: member two has the region now" in one.last_words()
 
 
 def state_of(site: Site, name: str) -> str:

@@ -42,8 +42,8 @@ def leads(site: Site, name: str, region: str = "data") -> int:
     return site.members[name].ask("sharing", region).get("primary", 0)
 
 
-def copies(site: Site, name: str, region: str = "data") -> int:
-    """Returns how many buckets a member has whole copies of. It leads some of them."""
+def replicas(site: Site, name: str, region: str = "data") -> int:
+    """Returns how many buckets a member has whole replicas of. It leads some of them."""
     counts = site.members[name].ask("sharing", region)
     return sum(counts.get(what, 0) for what in ("primary", "taking_over", "copies"))
 
@@ -62,8 +62,8 @@ def pair(site: Site) -> tuple[MemberProcess, MemberProcess]:
         one.do("data", "put", f"early {n}", n)
         one.do("copied", "put", f"early {n}", n)
     two = site.start("two")
-    eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the second member")
-    eventually(lambda: copies(site, "two", "copied") == 113, what="copies of the replicated region")
+    eventually(lambda: replicas(site, "two") == BUCKETS, what="replicas at the second member")
+    eventually(lambda: replicas(site, "two", "copied") == 113, what="replicas of the replicated region")
     return one, two
 
 
@@ -95,11 +95,11 @@ def test_every_member_reads_and_writes_every_key(site, pair, region):
     eventually(lambda: [member.do(region, "__len__") for member in members] == [0, 0, 0])
 
 
-def test_a_call_outlives_a_silent_primary_however_long_the_member_timeout_is(site, monkeypatch):
+def test_a_call_outlives_an_unresponsive_primary_however_long_the_member_timeout_is(site, monkeypatch):
     """Calls end earlier than members are given up, but for the site's `member-timeout`."""
     monkeypatch.setattr("pywan.calls.route.CALL_TIMEOUT_S", 0.5)
     one, _ = site.start("one"), site.start("two")
-    eventually(lambda: copies(site, "one") == copies(site, "two") == BUCKETS, what="copies at both members")
+    eventually(lambda: replicas(site, "one") == replicas(site, "two") == BUCKETS, what="replicas at both members")
     eventually(lambda: leads(site, "one") > 0 and leads(site, "two") > 0, what="primaries at both members")
     with pywan.Cache("caller", locators=f"127.0.0.1[{site.port}]") as caller:
         data = caller.create_region(**ACCESSORS[0])
@@ -127,13 +127,13 @@ def test_a_killed_primary_is_replaced_and_nothing_acknowledged_is_lost(site, pai
     assert [two.do("data", "get", f"k{n}") for n in range(200)] == list(range(200))
     eventually(lambda: leads(site, "two") == BUCKETS)
     site.start("one")
-    eventually(lambda: copies(site, "one") == BUCKETS, what="copies at the member that came back")
+    eventually(lambda: replicas(site, "one") == BUCKETS, what="replicas at the member that came back")
     two.kill()
     assert site.members["one"].do("data", "get", "after") == 1
 
 
 @pytest.mark.whole
-def test_a_copy_that_comes_over_a_slow_lane_while_puts_go_on_has_all_that_was_acknowledged(site):
+def test_a_replica_that_comes_over_a_slow_replication_link_while_puts_go_on_has_all_that_was_acknowledged(site):
     one = site.start("one")
     acknowledged: dict[str, int] = {}
     in_doubt: dict[str, int] = {}  # The last one of all: the member was killed meanwhile.
@@ -148,13 +148,13 @@ def test_a_copy_that_comes_over_a_slow_lane_while_puts_go_on_has_all_that_was_ac
 
     writer = threading.Thread(target=put)
     writer.start()
-    # Calls and lanes to the second member go through the proxy, and take 0.3 s each way.
+    # Calls and replication links to the second member go through the proxy, and take 0.3 s each way.
     with FaultProxy("127.0.0.1[1]", "127.0.1.77") as proxy:
         proxy.target = Address("127.0.0.1", proxy.port)
         proxy.set_latency_ms(300)
         eventually(lambda: len(acknowledged) == 50)
         two = site.start("two", port=proxy.port, hostname_for_clients=proxy.listen_host)
-        eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the second member")
+        eventually(lambda: replicas(site, "two") == BUCKETS, what="replicas at the second member")
         one.kill()
         proxy.cut()  # What was on its way is lost too.
         proxy.restore()
@@ -204,16 +204,16 @@ def test_a_region_with_other_attributes_is_refused_by_name(site):
 
 
 @pytest.mark.whole
-def test_a_change_is_refused_while_too_few_copies_are_in_sync(tmp_path):
-    careful = [{**REGIONS[0], "min_in_sync_copies": 2}]
+def test_a_change_is_refused_while_too_few_replicas_are_in_sync(tmp_path):
+    careful = [{**REGIONS[0], "min_in_sync_replicas": 2}]
 
     def is_refused(member: MemberProcess) -> bool:
         try:
             member.do("data", "put", "k", "refused")
         except ProcessFailed as error:
-            if "the change was made with 1 of 2 copies that min-in-sync-copies asks for" in str(error):
-                return False  # It waited when the copy was lost.
-            assert "1 copies in sync, and min-in-sync-copies asks for 2; nothing was changed" in str(error)
+            if "the change was made with 1 of 2 replicas that min-in-sync-replicas asks for" in str(error):
+                return False  # It waited when the replica was lost.
+            assert "1 in-sync replicas, and min-in-sync-replicas asks for 2; nothing was changed" in str(error)
             return True
         return False
 
@@ -222,10 +222,10 @@ def test_a_change_is_refused_while_too_few_copies_are_in_sync(tmp_path):
         assert is_refused(one)
         assert one.do("data", "get", "k") is None
         two = site.start("two")
-        eventually(lambda: copies(site, "two") == BUCKETS, what="copies at the second member")
+        eventually(lambda: replicas(site, "two") == BUCKETS, what="replicas at the second member")
         two.do("data", "put", "k", 1)
-        with pytest.raises(ProcessFailed, match="min-in-sync-copies"):
-            site.start("accessor", [{**ACCESSORS[0], "min_in_sync_copies": 1}])
+        with pytest.raises(ProcessFailed, match="min-in-sync-replicas"):
+            site.start("accessor", [{**ACCESSORS[0], "min_in_sync_replicas": 1}])
         two.kill()
         eventually(lambda: is_refused(one), what="a refusal")
         before = one.do("data", "get", "k")
@@ -233,13 +233,13 @@ def test_a_change_is_refused_while_too_few_copies_are_in_sync(tmp_path):
             one.do("data", "put_all", {f"row {n}": n for n in range(3)})
         assert one.do("data", "get", "k") == before and one.do("data", "__len__") == 1
         three = site.start("three")
-        eventually(lambda: copies(site, "three") == BUCKETS, what="copies at the third member")
+        eventually(lambda: replicas(site, "three") == BUCKETS, what="replicas at the third member")
         three.do("data", "put", "k", 3)
         assert one.do("data", "get", "k") == 3
 
 
 @pytest.mark.whole
-def test_members_whose_budgets_are_full_with_changes_of_each_other_go_on_when_a_copy_does(tmp_path: Path) -> None:
+def test_members_whose_budgets_are_full_with_changes_of_each_other_go_on_when_a_replica_does(tmp_path: Path) -> None:
     """The second member stops for a while. What waits for it fills the budget of the first one, whose callers wait."""
     regions = [
         {"name": "data", "type": "PARTITION", "total_num_buckets": BUCKETS, "redundant_copies": 1, "recovery_delay": 0}
@@ -247,7 +247,7 @@ def test_members_whose_budgets_are_full_with_changes_of_each_other_go_on_when_a_
     value = "v" * (64 << 10)
     with Site(tmp_path, regions=regions, member_timeout_ms=20_000) as site:
         one, two = (site.start(name, maximum_backlog_memory=1) for name in ("one", "two"))
-        eventually(lambda: copies(site, "one") == copies(site, "two") == BUCKETS, what="copies at both members")
+        eventually(lambda: replicas(site, "one") == replicas(site, "two") == BUCKETS, what="replicas at both members")
         eventually(lambda: 0 < leads(site, "one") < BUCKETS, what="primaries at both members")
         asked = one.ask("status")
         with ControlClient(Address(asked["host"], asked["port"]), 10.0) as client:
@@ -260,7 +260,7 @@ def test_members_whose_budgets_are_full_with_changes_of_each_other_go_on_when_a_
 
         def at_rest() -> bool:
             used = [member.ask("status")["backlog"] for member in (one, two)]
-            return all(each["changes"] + each["calls"] + each["heard"] <= 3 * 4096 * BUCKETS for each in used)
+            return all(each["changes"] + each["calls"] + each["notifications"] <= 3 * 4096 * BUCKETS for each in used)
 
         eventually(at_rest, what="nothing that waits")
         for member in (one, two):

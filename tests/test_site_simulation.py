@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pywan import _core
-from pywan.copies.region_copies import RegionCopies
+from pywan.replication.region_replicas import RegionReplicas
 from site_simulation.broken import Broken
 from site_simulation.kinds import EACH, KINDS, OWN_KINDS, kind_of, make_world, what_did_not_happen
 from site_simulation.world import SiteWorld
@@ -73,19 +73,19 @@ print(*world.trace, sep="\\n")
     assert "sender late is attached" in runs[0].stdout
 
 
-def without_fetching_what_other_copies_have(monkeypatch):
-    adopted = RegionCopies.adopted
+def without_fetching_what_other_replicas_have(monkeypatch):
+    adopted = RegionReplicas.adopted
 
     def empty(self, member, answers, promised_us):
-        last = {each.bucket: self.tail.last(each.bucket) for each in answers}
-        adopted(self, member, [each._replace(last=last[each.bucket], entries=b"") for each in answers], promised_us)
+        last = {each.bucket: self.changelog.log_end(each.bucket) for each in answers}
+        adopted(self, member, [each._replace(log_end=last[each.bucket], entries=b"") for each in answers], promised_us)
 
-    monkeypatch.setattr(RegionCopies, "adopted", empty)
+    monkeypatch.setattr(RegionReplicas, "adopted", empty)
 
 
 # Each with the seed at which the search begins. tests/mutations has many more of them, as patches.
 TAKEN_OUT = {
-    without_fetching_what_other_copies_have: 300,
+    without_fetching_what_other_replicas_have: 300,
 }
 
 

@@ -71,10 +71,10 @@ def ln(tmp_path: Path) -> Iterator[Site]:
 
 
 def start(site: Site, *names: str, receivers: int | None = None) -> list[MemberProcess]:
-    """Members with copies of all buckets; the first `receivers` of them have a receiver, or all."""
+    """Members with replicas of all buckets; the first `receivers` of them have a receiver, or all."""
     members = [site.start(name) for name in names]
-    copies = min(2, len(members))
-    for region, buckets, wanted in (("data", BUCKETS, copies), ("copied", 113, len(members))):
+    replicas = min(2, len(members))
+    for region, buckets, wanted in (("data", BUCKETS, replicas), ("copied", 113, len(members))):
         eventually(
             lambda region=region, buckets=buckets, wanted=wanted: (
                 sum(
@@ -84,7 +84,7 @@ def start(site: Site, *names: str, receivers: int | None = None) -> list[MemberP
                 )
                 == buckets * wanted
             ),
-            what=f"copies of {region}",
+            what=f"replicas of {region}",
         )
     for member in members[:receivers]:
         member.ask("receive")
@@ -165,14 +165,14 @@ def test_a_member_that_is_killed_while_events_come_costs_none(ln: Site, victim: 
 
 @pytest.mark.nightly
 @pytest.mark.whole
-def test_a_copy_that_stands_still_holds_the_acknowledgement_back(ln: Site) -> None:
+def test_a_replica_that_stands_still_holds_the_acknowledgement_back(ln: Site) -> None:
     one, two = start(ln, "one", "two", receivers=1)
     with sending_to(ln) as source:
         source.data["before"] = source.copied["before"] = 0
         source.settle()
         two.stop()
         source.copied.put_all((f"k{n}", n) for n in range(100))
-        eventually(lambda: any(each["last"] > each["counted"] for each in one.ask("buckets", "copied")))
+        eventually(lambda: any(each["log_end"] > each["high_watermark"] for each in one.ask("buckets", "copied")))
         assert source.waiting == 100
         two.go_on()
         source.settle()

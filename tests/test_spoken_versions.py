@@ -28,10 +28,10 @@ class VersionedSite(SiteOfProcesses):
         return process
 
     def is_whole(self) -> bool:
-        """Whether each bucket has a primary and a copy, and nobody learns."""
+        """Whether each bucket has a primary and a replica, and nobody learns."""
         counts = list(self.counts("data").values())
-        primaries, copies, learning = (sum(each.get(what, 0) for each in counts) for what in COUNTED)
-        return (primaries, copies, learning) == (7, 7, 0)
+        primaries, replicas, learning = (sum(each.get(what, 0) for each in counts) for what in COUNTED)
+        return (primaries, replicas, learning) == (7, 7, 0)
 
 
 COUNTED = ("primary", "copies", "learning")

@@ -99,7 +99,7 @@ def test_primaries_are_spread_over_members_that_come_while_puts_go_on(tmp_path):
 def test_a_region_that_all_members_create_is_spread_over_them_whoever_comes_first(tmp_path, redundant_copies):
     region = {"name": "data", "type": "PARTITION", "redundant_copies": redundant_copies, **COMMON}
     with Site(tmp_path, regions=[region], member_timeout_ms=2000) as site:
-        site.start("one")  # It leads all buckets, and has the only copy of each.
+        site.start("one")  # It leads all buckets, and has the only replica of each.
         with writing(site, [region]) as writers:
             for each in [site.begin(name) for name in NAMES[1:]]:
                 each.finish()

@@ -153,7 +153,7 @@ def test_a_coordinator_that_starts_while_its_standby_is_away_waits_and_says_what
         cache.close()
 
 
-def test_a_coordinator_with_a_file_older_than_its_standby_decides_nothing_once_a_member_is_heard(tmp_path):
+def test_a_coordinator_with_a_file_older_than_its_standby_decides_nothing_once_a_member_has_asked(tmp_path):
     first = LocatorProcess(tmp_path)
     with first:
         cache, region = member(tmp_path, first.address)
@@ -198,14 +198,14 @@ def takeover_of(*members: MemberProfile) -> Takeover:
 def test_a_takeover_does_not_wait_for_a_member_whose_later_incarnation_was_taken_in():
     """That one was, as of the same folder. It is in the view, and so it never asks to be taken in at the standby."""
     takeover, now = takeover_of(profile(EARLIER), profile(LATER, EARLIER.member_id)), 2 * TIMEOUT_US
-    assert takeover.hear_member(LATER, DecisionId(1, 9), 0, now).round == 7
-    takeover.hear_member(LATER, DecisionId(1, 9), 7, now)
+    assert takeover.receive_from_member(LATER, DecisionId(1, 9), 0, now).round == 7
+    takeover.receive_from_member(LATER, DecisionId(1, 9), 7, now)
     assert takeover.is_due(now)
 
 
-def test_an_operator_s_word_about_a_name_does_not_end_an_incarnation_that_the_standby_hears():
+def test_an_operator_s_word_about_a_name_does_not_end_an_incarnation_that_the_standby_receives_from():
     takeover, now = takeover_of(profile(EARLIER), profile(LATER), profile(OTHER)), 2 * TIMEOUT_US
-    takeover.hear_member(LATER, DecisionId(1, 9), 0, now)
+    takeover.receive_from_member(LATER, DecisionId(1, 9), 0, now)
     assert takeover.revoke("a", now) == [EARLIER]
     assert takeover.awaited == [LATER, OTHER]
 
@@ -213,9 +213,10 @@ def test_an_operator_s_word_about_a_name_does_not_end_an_incarnation_that_the_st
 def test_a_standby_that_lacks_a_decision_says_that_the_coordinator_alone_can_go_on():
     """A member has stored that this standby is out, and asks it for news as it asks all locators."""
     takeover, now = takeover_of(profile(LATER)), 2 * TIMEOUT_US
-    takeover.hear_question(DecisionId(1, 10))
+    takeover.receive_question(DecisionId(1, 10))
     told = takeover.problem(now)
-    assert "lacks decision" in told and "goes on when it starts again" in told and "--recover-from-members" in told
+    assert "lacks metadata record" in told and "goes on when it starts again" in told
+    assert "--recover-from-members" in told
 
 
 def joining(remembered: Remembered) -> AgentSession:
@@ -236,10 +237,10 @@ def joining(remembered: Remembered) -> AgentSession:
     return session
 
 
-def test_a_member_that_has_not_heard_that_it_was_taken_in_promises_to_the_standby_that_says_so():
+def test_a_member_that_was_not_told_that_it_was_taken_in_promises_to_the_standby_that_says_so():
     session, now = joining(Remembered(seen=DecisionId(1, 5))), 20 * TIMEOUT_US
     assert session.word_to_standby(now) is None
-    session.hear_of_standby("n2[1]", encoding.plain_decision_id(DecisionId(1, 9)))
+    session.receive_standby("n2[1]", encoding.plain_decision_id(DecisionId(1, 9)))
     address, told = session.word_to_standby(now)
     assert (address, told["promised"]) == ("n2[1]", 0)
     session.take_word_of_standby({"round": 7}, now)
@@ -249,7 +250,7 @@ def test_a_member_that_has_not_heard_that_it_was_taken_in_promises_to_the_standb
 
 def test_a_member_that_knows_a_newer_decision_promises_nothing_to_a_locator_that_calls_itself_the_standby():
     session = joining(Remembered(seen=DecisionId(1, 10)))
-    session.hear_of_standby("n2[1]", encoding.plain_decision_id(DecisionId(1, 9)))
+    session.receive_standby("n2[1]", encoding.plain_decision_id(DecisionId(1, 9)))
     assert session.word_to_standby(20 * TIMEOUT_US) is None
 
 
@@ -257,10 +258,10 @@ def test_a_standby_is_shown_when_it_has_stored_that_it_is_one():
     now = 1_000_000
     core = Coordinator("n1", (), draw_step=lambda: 1, now_us=now, site_identity="site", member_timeout_us=TIMEOUT_US)
     core.join(profile(LATER), {}, {}, NO_DECISION, now)
-    core.hear_locator(Follower("n2", "n2[1]", core.site.newest, 0), now)
+    core.receive_from_locator(Follower("n2", "n2[1]", core.site.newest, 0), now)
     assert core.site.standby == Standby("n2", "n2[1]")
     assert core.status(now)["standby"] == ""
-    core.hear_locator(Follower("n2", "n2[1]", core.site.newest, 0, is_standby=True), now)
+    core.receive_from_locator(Follower("n2", "n2[1]", core.site.newest, 0, is_standby=True), now)
     assert core.status(now)["standby"] == "n2"
 
 
@@ -279,7 +280,7 @@ def test_no_two_locators_of_a_simulated_site_decide_whatever_is_killed_and_cut()
 @pytest.mark.parametrize(
     "rule",
     [
-        pytest.param((Takeover, "_missing", lambda self, heard: []), id="no promise is waited for"),
+        pytest.param((Takeover, "_missing", lambda self, received: []), id="no promise is waited for"),
         pytest.param((Standbys, "may_tell", lambda self, number: True), id="the standby is not waited for"),
     ],
 )

@@ -50,19 +50,19 @@ class Members:
         return sharing.describe("data")
 
     def wait_for_role(self, name: str, id: str) -> None:
-        """Returns when the member has a whole copy of a sender's role."""
+        """Returns when the member has a whole replica of a sender's role."""
         sharing = self.caches[name]._core.sharing
         assert sharing is not None
         eventually(lambda: sharing.describe(f"__sender.{id}").get("copies"), what=f"role of {id} at {name}")
 
-    def wait_for_copies(self, name: str, buckets: int = BUCKETS) -> None:
+    def wait_for_replicas(self, name: str, buckets: int = BUCKETS) -> None:
         counts = {}
 
         def is_whole() -> bool:
             counts.update(self.counts(name))
             return counts.get("primary", 0) + counts.get("copies", 0) == buckets
 
-        eventually(is_whole, what=f"copies at {name}")
+        eventually(is_whole, what=f"replicas at {name}")
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def members() -> Iterator[Members]:
                     closing.callback(cache.close)
 
 
-def test_the_leader_of_a_region_without_copies_leaves_all_entries_to_the_other_one(members):
+def test_the_leader_of_a_region_without_redundant_copies_leaves_all_entries_to_the_other_one(members):
     first = members.start("a")
     first.put_all({n: f"value {n}" for n in range(1000)})
     other = members.start("b")
@@ -202,7 +202,7 @@ def test_primaries_are_spread_when_a_member_has_come(members):
     first = members.start("a", region)
     first.put_all({n: n for n in range(1000)})
     members.start("b", region)
-    members.wait_for_copies("b")
+    members.wait_for_replicas("b")
     eventually(lambda: sorted(members.counts(name)["primary"] for name in "ab") == [BUCKETS // 2, BUCKETS // 2 + 1])
     assert len(first) == 1000
 

@@ -33,7 +33,7 @@ from records import (
     read_stream,
     split_frames,
 )
-from shared_site import LIFE, SharedSite
+from shared_site import TIMELINE, SharedSite
 
 OWN = 2  # The own partitions of each queue here.
 FAILS = 5  # A reason of failure.
@@ -82,10 +82,10 @@ class Line:
         self.session.receive_data(make_stream(partition, **{"buckets": self.remote.buckets, **stream}))
         return self
 
-    def send(self, first, through, *, partition=OWN, settled=0, holes=(), packed=False, key=b"k"):
+    def send(self, first, through, *, partition=OWN, acknowledged=0, holes=(), packed=False, key=b"k"):
         """Sends a section whose values are the sequences. Returns the sequences that failed."""
         records = [(n, make_record(key, b"%d" % n, stamp=n << 16)) for n in range(first, through + 1) if n not in holes]
-        payload, count = make_batch((partition, first, through, settled, records))
+        payload, count = make_batch((partition, first, through, acknowledged, records))
         self.batch += 1
         data = _core.pack_frame(BATCH, payload, self.batch - 1, count)
         self.session.receive_data(packed_batch(payload, self.batch - 1, count) if packed else data)
@@ -128,7 +128,7 @@ def _bucket(key, buckets):
 def test_a_member_that_takes_over_repeats_nothing_that_another_one_brought(packed):
     remote = Remote()
     remote.member().name().send(1, 100, packed=packed)
-    remote.member().name(partition=9).send(61, 150, partition=9, settled=60, packed=packed)
+    remote.member().name(partition=9).send(61, 150, partition=9, acknowledged=60, packed=packed)
     assert remote.applied == numbers(1, 150) and remote.last() == (1, 150)
     assert remote.counts.counts()["duplicates_skipped"] == 40
 
@@ -137,7 +137,7 @@ def test_two_members_that_send_one_stream_at_once_bring_each_event_once_and_in_o
     remote = Remote()
     one, other = remote.member().name(), remote.member().name()
     one.send(1, 10)
-    other.send(6, 20, settled=5)
+    other.send(6, 20, acknowledged=5)
     one.send(11, 15)
     other.send(21, 25)
     one.send(16, 30)
@@ -148,19 +148,19 @@ def test_two_members_that_send_one_stream_at_once_bring_each_event_once_and_in_o
 def test_each_event_is_applied_once_whatever_members_send_through_and_what_connections_end(seed):
     chance = random.Random(seed)
     remote = Remote()
-    settled, lines, at = [0, 0], [remote.member().name(), remote.member().name()], [0, 0]
+    acknowledged, lines, at = [0, 0], [remote.member().name(), remote.member().name()], [0, 0]
     holes = {n for n in range(1, 400) if chance.random() < 0.2}  # The same everywhere: these changes enter no queue.
     while min(at) < 300:
         n = chance.randrange(2)
         through = at[n] + chance.randrange(1, 30)
-        lines[n].send(at[n] + 1, through, settled=settled[n], holes=holes, packed=chance.random() < 0.3)
+        lines[n].send(at[n] + 1, through, acknowledged=acknowledged[n], holes=holes, packed=chance.random() < 0.3)
         at[n] = through
         if chance.random() < 0.5:
-            settled[n] = at[n]
+            acknowledged[n] = at[n]
         if chance.random() < 0.1:  # The other member told how far it is.
-            settled[n] = at[n] = max(*settled, at[n])
+            acknowledged[n] = at[n] = max(*acknowledged, at[n])
         if chance.random() < 0.3:
-            lines[n], at[n] = lines[n].again().name(), settled[n]
+            lines[n], at[n] = lines[n].again().name(), acknowledged[n]
     assert remote.applied == [str(n) for n in range(1, max(at) + 1) if n not in holes]
 
 
@@ -171,17 +171,17 @@ def test_a_failure_is_told_again_to_another_member():
     other = remote.member().name()
     assert other.send(1, 8) == [3, 7] and remote.streams.failures == 2
     assert remote.applied == ["1", "2", "4", "5", "6", "8"]
-    other.send(9, 9, settled=8)
+    other.send(9, 9, acknowledged=8)
     # It may die before the others hear of that: then one of these sends them again.
     assert remote.member().name().send(1, 9) == [3, 7]
 
 
-def test_failures_of_which_the_sender_has_heard_are_kept_in_a_number_that_is_bounded():
+def test_failures_that_the_sender_has_received_are_kept_in_a_number_that_is_bounded():
     remote, kept = Remote(), 4096
     remote.failing = set(numbers(1, 3 * kept))
     line = remote.member().name()
     for end in range(1024, 3 * kept + 1, 1024):
-        line.send(end - 1023, end, settled=end - 1024)
+        line.send(end - 1023, end, acknowledged=end - 1024)
         assert remote.streams.failures <= 2 * kept + 1024
     assert remote.streams.failures >= kept
     assert remote.member().name().send(2 * kept + 1, 3 * kept) == list(range(2 * kept + 1, 3 * kept + 1))
@@ -208,25 +208,25 @@ def test_streams_of_several_buckets_count_on_their_own_beside_the_own_partitions
 # Where a stream begins, holes and gaps
 
 
-def test_a_stream_that_is_not_known_begins_behind_what_is_settled():
+def test_a_stream_that_is_not_known_begins_behind_what_is_acknowledged():
     remote = Remote()
-    remote.member().name().send(51, 60, settled=50)
+    remote.member().name().send(51, 60, acknowledged=50)
     assert remote.applied == numbers(51, 60)
 
 
 def test_what_another_receiver_of_the_site_has_between_is_passed_over():
     remote = Remote()
     remote.member().name().send(1, 10)
-    remote.member().name().send(91, 100, settled=90)
+    remote.member().name().send(91, 100, acknowledged=90)
     assert remote.applied == numbers(1, 10) + numbers(91, 100) and remote.last() == (1, 100)
 
 
-@pytest.mark.parametrize("settled", [0, 5, 89])
-def test_a_gap_beyond_what_is_settled_is_refused_with_the_sequence_that_is_expected(settled):
+@pytest.mark.parametrize("acknowledged", [0, 5, 89])
+def test_a_gap_beyond_what_is_acknowledged_is_refused_with_the_sequence_that_is_expected(acknowledged):
     remote = Remote()
     remote.member().name().send(1, 10)
     line = remote.member().name()
-    assert REWIND in line.refused(91, 100, settled=settled, match="a gap before sequence 91")
+    assert REWIND in line.refused(91, 100, acknowledged=acknowledged, match="a gap before sequence 91")
     assert remote.applied == numbers(1, 10)
 
 
@@ -237,7 +237,7 @@ def test_a_section_goes_on_where_its_own_connection_ended_whatever_another_membe
     remote.member().name().send(1, 100)
     line.refused(21, 30, match="a gap before sequence 21")
     line = line.again().name()
-    line.send(11, 20, settled=10)
+    line.send(11, 20, acknowledged=10)
     line.refused(15, 30, match="behind one through 20")
     assert remote.applied == numbers(1, 100)
 
@@ -277,43 +277,43 @@ def test_a_member_that_repeats_is_not_answered_before_the_disk_has_what_another_
 # Lives
 
 
-def test_a_later_life_begins_with_sequence_1_again():
+def test_a_later_timeline_begins_with_sequence_1_again():
     remote = Remote()
-    line = remote.member().name(life=1)
+    line = remote.member().name(timeline=1)
     line.send(1, 10)
-    line.name(life=2)
+    line.name(timeline=2)
     line.send(1, 3)
     line.send(4, 4)
     assert remote.applied == numbers(1, 10) + numbers(1, 4) and remote.last() == (2, 4)
 
 
-def test_the_failures_of_an_earlier_life_are_not_told_of_a_later_one():
+def test_the_failures_of_an_earlier_timeline_are_not_told_of_a_later_one():
     remote = Remote()
     remote.failing = {"2"}
-    line = remote.member().name(life=1)
+    line = remote.member().name(timeline=1)
     assert line.send(1, 3) == [2]
     remote.failing = set()
-    assert line.name(life=2).send(1, 3) == [] and remote.streams.failures == 0
+    assert line.name(timeline=2).send(1, 3) == [] and remote.streams.failures == 0
 
 
-def test_what_comes_of_an_earlier_life_is_applied_and_forgotten():
+def test_what_comes_of_an_earlier_timeline_is_applied_and_forgotten():
     remote = Remote()
     remote.failing = {"2"}
-    remote.member().name(life=7).send(1, 5)
+    remote.member().name(timeline=7).send(1, 5)
     remote.applied.clear()
-    late = remote.member().name(life=3)
+    late = remote.member().name(timeline=3)
     assert late.send(1, 3) == [2] and late.send(4, 6) == []
-    assert late.again().name(life=3).send(2, 4, settled=1) == [2]
+    assert late.again().name(timeline=3).send(2, 4, acknowledged=1) == [2]
     assert remote.applied == ["1", "3", "4", "5", "6", "3", "4"]
     assert remote.last() == (7, 5) and remote.streams.failures == 1
     late.refused(8, 9, match="a gap before sequence 8")
 
 
-def test_a_name_alone_does_not_begin_a_life():
+def test_a_name_alone_does_not_begin_a_timeline():
     remote = Remote()
-    line = remote.member().name(life=1)
+    line = remote.member().name(timeline=1)
     line.send(1, 5)
-    remote.member().name(life=1 << 63)
+    remote.member().name(timeline=1 << 63)
     line.send(6, 7)
     assert remote.last() == (1, 7)
 
@@ -329,14 +329,14 @@ def test_a_name_alone_does_not_begin_a_life():
         (OWN, {"bucket": 1}, "bucket 1 of 1"),
         (OWN, {"buckets": 0}, "bucket 0 of 0"),
         (OWN, {"buckets": 4097}, "bucket 0 of 4097"),
-        (OWN, {"life": 0}, "life 0 of bucket 0"),
+        (OWN, {"timeline": 0}, "timeline 0 of bucket 0"),
         (OWN, {"region": 2}, "region number 2, which was not named"),
-        (OWN + 1, {"life": 5}, "life 5 of its stream is named behind life 5"),
-        (OWN + 1, {"life": 4}, "life 4 of its stream is named behind life 5"),
+        (OWN + 1, {"timeline": 5}, "timeline 5 of its stream is named behind timeline 5"),
+        (OWN + 1, {"timeline": 4}, "timeline 4 of its stream is named behind timeline 5"),
     ],
 )
 def test_a_stream_that_cannot_be_is_refused_in_words(partition, stream, why):
-    line = Remote().member().name(OWN + 1, life=5)
+    line = Remote().member().name(OWN + 1, timeline=5)
     with pytest.raises(ProtocolError, match=why):
         line.name(partition, **stream)
     answers = split_frames(line.session.data_to_send())
@@ -347,7 +347,7 @@ def test_the_name_of_a_stream_has_the_bytes_that_the_documentation_shows():
     page = (Path(__file__).parents[1] / "docs" / "wire_format.md").read_text()
     (example,) = [block for block in page.split("```") if "STREAM, partition 1" in block]
     shown = bytes.fromhex("".join(line.split("   ")[0] for line in example.strip().splitlines()))
-    assert shown == make_stream(1, region=1, bucket=2, buckets=7, life=5)
+    assert shown == make_stream(1, region=1, bucket=2, buckets=7, timeline=5)
 
 
 @pytest.mark.parametrize("length", [0, 8, 15, 17, 24])
@@ -393,7 +393,7 @@ class Sender:
 
     def __init__(self, site, number, remote, *, serial, compress=False, dispatchers=1, by_thread=False, **callbacks):
         member = site.members[number]
-        self.core, self.tail, self.remote = member.core, member.tail, remote
+        self.core, self.changelog, self.remote = member.core, member.changelog, remote
         self.queue = _core.EventQueue(
             "ln",
             remote_site=2,
@@ -425,9 +425,10 @@ class Sender:
         self.queue.lead(range(self.first, self.first + buckets), leads)
         return self
 
-    def all_counts(self):
+    def all_is_stable(self):
         return all(
-            self.tail.state(bucket)["counted"] == self.tail.last(bucket) for bucket in range(self.core.bucket_count)
+            self.changelog.state(bucket)["high_watermark"] == self.changelog.log_end(bucket)
+            for bucket in range(self.core.bucket_count)
         )
 
     def put(self, *values, key="k"):
@@ -460,7 +461,7 @@ def members(count=1, *, buckets=1, serial=False, compress=False, **options):
 def all_there(senders, count):
     """Waits until all that was put is queued and counts at every member, so that it is ready where it is led."""
     for sender in senders:
-        eventually(lambda sender=sender: len(sender.queue) == count and sender.all_counts())
+        eventually(lambda sender=sender: len(sender.queue) == count and sender.all_is_stable())
 
 
 def kinds(data):
@@ -476,7 +477,9 @@ def test_a_stream_is_named_before_its_first_section_on_each_connection(serial):
         assert kinds(data) == [REGION, STREAM, BATCH]
         name = read_stream(split_frames(data)[1])
         bucket, (region, _, _) = site.bucket_of("a"), split_frames(data)
-        assert name == (sender.first + bucket, region.id, bucket, 3, LIFE) and sender.first >= sender.queue.partitions
+        assert (
+            name == (sender.first + bucket, region.id, bucket, 3, TIMELINE) and sender.first >= sender.queue.partitions
+        )
         sender.put("2", key="a")
         assert kinds(sender.sent()) == [BATCH]
         sender.reconnect()
@@ -575,15 +578,15 @@ def test_holes_and_batches_of_nothing_but_filtered_events_keep_the_numbering():
         sender.settle()
         sender.put("3")
         sender.settle()
-        assert remote.applied == ["1", "2", "3"] and remote.last() == (LIFE, 25) and len(sender.queue) == 0
+        assert remote.applied == ["1", "2", "3"] and remote.last() == (TIMELINE, 25) and len(sender.queue) == 0
 
 
-def begin_anew(sender, life, *, drops=True):
-    """The bucket of a lone member begins another life."""
+def begin_anew(sender, timeline, *, drops=True):
+    """The bucket of a lone member begins another timeline."""
     if drops:
-        sender.tail.set_role(0, _core.TAIL_ABSENT, life, 100 + life)
-    sender.tail.set_role(0, _core.TAIL_TAKING_OVER, life, 101 + life)
-    sender.tail.set_role(0, _core.TAIL_PRIMARY, life, 101 + life)
+        sender.changelog.set_role(0, _core.REPLICA_ABSENT, timeline, 100 + timeline)
+    sender.changelog.set_role(0, _core.REPLICA_TAKING_OVER, timeline, 101 + timeline)
+    sender.changelog.set_role(0, _core.REPLICA_PRIMARY, timeline, 101 + timeline)
 
 
 def test_a_bucket_that_begins_anew_is_named_again_and_its_events_are_new():
@@ -592,17 +595,17 @@ def test_a_bucket_that_begins_anew_is_named_again_and_its_events_are_new():
         sender.lead()
         sender.put(1, 2, 3)
         sender.settle()
-        begin_anew(sender, LIFE + 1)
+        begin_anew(sender, TIMELINE + 1)
         sender.put(11, 12)
         data = sender.sent()
-        assert kinds(data) == [STREAM, BATCH] and read_stream(split_frames(data)[0]).life == LIFE + 1
+        assert kinds(data) == [STREAM, BATCH] and read_stream(split_frames(data)[0]).timeline == TIMELINE + 1
         sender.session.receive_data(sender.answer_to(data), 1)
-        assert remote.applied == ["1", "2", "3", "11", "12"] and remote.last() == (LIFE + 1, 2)
+        assert remote.applied == ["1", "2", "3", "11", "12"] and remote.last() == (TIMELINE + 1, 2)
         assert len(sender.queue) == 0
 
 
 @pytest.mark.parametrize("failing", [False, True])
-def test_an_acknowledgement_of_an_earlier_life_removes_and_parks_nothing(failing):
+def test_an_acknowledgement_of_an_earlier_timeline_removes_and_parks_nothing(failing):
     told = []
     with members(acknowledged=told.extend) as (sender, remote, site):
         site.stop_carrying()
@@ -611,10 +614,12 @@ def test_an_acknowledgement_of_an_earlier_life_removes_and_parks_nothing(failing
             remote.failing = {"2"}
         sender.put(1, 2, 3)
         late = sender.answer_to(sender.sent())
-        begin_anew(sender, LIFE + 1)
+        begin_anew(sender, TIMELINE + 1)
         sender.put(11, 12, 13, 14)
         data = sender.sent()
-        with pytest.raises(ProtocolError, match=f"began life {LIFE + 1} while events of life {LIFE} were on their way"):
+        with pytest.raises(
+            ProtocolError, match=f"began timeline {TIMELINE + 1} while events of timeline {TIMELINE} were on their way"
+        ):
             sender.session.receive_data(late, 1)
         assert len(sender.queue) == 4 and len(sender.parked) == 0 and told == []
         assert stats.ledger(sender.queue.counts())["balanced"]
@@ -625,19 +630,19 @@ def test_an_acknowledgement_of_an_earlier_life_removes_and_parks_nothing(failing
         assert len(sender.queue) == 0 and len(told) == 4
 
 
-def test_events_that_stay_when_their_bucket_gets_a_later_life_are_sent_again_under_it():
+def test_events_that_stay_when_their_bucket_gets_a_later_timeline_are_sent_again_under_it():
     with members() as (sender, remote, site):
         site.stop_carrying()
         sender.lead()
         sender.put(1, 2, 3)
         late = sender.answer_to(sender.sent())
-        begin_anew(sender, LIFE + 1, drops=False)
+        begin_anew(sender, TIMELINE + 1, drops=False)
         assert len(sender.queue) == 3
         with pytest.raises(ProtocolError, match="were on their way"):
             sender.session.receive_data(late, 1)
         sender.reconnect()
         sender.settle()
-        assert len(sender.queue) == 0 and remote.last() == (LIFE + 1, 3)
+        assert len(sender.queue) == 0 and remote.last() == (TIMELINE + 1, 3)
 
 
 # How much is remembered

@@ -1,5 +1,5 @@
-"""The compiled path over encrypted connections: events, rows, lanes and calls arrive whole, in whatever pieces their
-encrypted bytes come, and a connection that breaks says why."""
+"""The compiled path over encrypted connections: events, rows, replication links and calls arrive whole, in whatever
+pieces their encrypted bytes come, and a connection that breaks says why."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-import test_lane
+import test_repl_link
 from made_certificates import contexts, new_options
 from pywan import _core
 from pywan.calls.route import Route
@@ -367,11 +367,11 @@ def test_what_a_signals_handler_raises_in_the_middle_of_rows_is_raised(whole):
     assert staging.end() == "closed"
 
 
-# Lanes
+# Replication links
 
 
-class EncryptedPair(test_lane.Pair):
-    """Two members with a lane between them, over encrypted connections."""
+class EncryptedPair(test_repl_link.Pair):
+    """Two members with a replication link between them, over encrypted connections."""
 
     def __init__(self, connections: Connections, **roles: Any) -> None:
         self._connections = connections
@@ -385,7 +385,7 @@ class EncryptedPair(test_lane.Pair):
             thread.start()
             self.threads.append(thread)
 
-    def run(self, end: _core.LaneSender | _core.LaneReceiver, sock: socket.socket) -> None:
+    def run(self, end: _core.ReplSender | _core.ReplReceiver, sock: socket.socket) -> None:
         self.ends.append(end.run_over_socket(sock))
         shut(sock)
 
@@ -398,7 +398,7 @@ class EncryptedPair(test_lane.Pair):
         self.threads, self.sockets = [], []
 
 
-def test_copies_get_small_and_large_changes_over_a_lane_that_is_cut(connections):
+def test_replicas_get_small_and_large_changes_over_a_replication_link_that_is_cut(connections):
     pair = EncryptedPair(connections)
     try:
         for entries in (SMALL, LARGE):

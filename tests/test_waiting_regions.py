@@ -41,7 +41,9 @@ def fails(site: Site) -> Fails:
     return fails
 
 
-def test_a_region_whose_members_are_silent_is_told_apart_from_one_that_is_nowhere(site: Site, fails: Fails) -> None:
+def test_a_region_whose_members_are_unreachable_is_told_apart_from_one_that_is_nowhere(
+    site: Site, fails: Fails
+) -> None:
     two = site.start("two")
     two.do("cart", "put", "k", 1)
     site.start("other", [MINE])  # A coordinator that hears nobody would give nobody up.

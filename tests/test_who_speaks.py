@@ -20,7 +20,7 @@ from pywan.base.addresses import Address
 from pywan.base.nonces import NONCE_BYTES, mark_of
 from pywan.base.versions import VERSION
 from pywan.coordination import encoding
-from pywan.coordination.admission import ASKED_MAX, SILENCES_A_TIMEOUT, Admission
+from pywan.coordination.admission import ASKED_MAX, POLL_PERIODS_A_TIMEOUT, Admission
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.outbox import Outbox
@@ -67,27 +67,27 @@ class Liar:
 
 @contextlib.contextmanager
 def site_of_two(folder: Path | None = None) -> Iterator[tuple[Locator, SmallMember, SmallMember]]:
-    """Both members have copies of all buckets."""
+    """Both members have replicas of all buckets."""
     with locator(dir=folder) as site, small_members(str(site.address), "a", "b") as (a, b):
         assert a.host() and b.host()
         for each in (a, b):
-            eventually(lambda each=each: settled(each), what="copies of both in sync")
+            eventually(lambda each=each: settled(each), what="replicas of both in sync")
         yield site, a, b
 
 
 def settled(member: SmallMember) -> bool:
     buckets = list(member.buckets.values())
-    return len(buckets) == 4 and all(len(each.in_sync) == 2 and not each.leaving for each in buckets)
+    return len(buckets) == 4 and all(len(each.isr) == 2 and not each.leaving for each in buckets)
 
 
 def decided(member: SmallMember) -> dict:
-    return {key: (each.life, each.epoch, each.in_sync) for key, each in member.buckets.items()}
+    return {key: (each.timeline, each.epoch, each.isr) for key, each in member.buckets.items()}
 
 
 def goes_on(site: Locator, *members: SmallMember) -> None:
     """Both are in the view as they were, and are heard."""
-    heard = {each: each.agent.heard_us for each in members}
-    eventually(lambda: all(each.agent.heard_us > heard[each] for each in members))
+    received = {each: each.agent.received_us for each in members}
+    eventually(lambda: all(each.agent.received_us > received[each] for each in members))
     assert not any(each.given_up for each in members) and coordination(site)["lost_buckets"] == 0
 
 
@@ -105,7 +105,7 @@ def test_a_request_in_the_name_of_a_member_is_refused_and_changes_nothing(reques
         assert decided(b) == before and not coordination(site)["problem"]
 
 
-def test_a_request_to_take_a_copy_out_in_the_name_of_its_primary_is_refused():
+def test_a_request_to_take_a_replica_out_in_the_name_of_its_primary_is_refused():
     with site_of_two() as (site, a, b):
         before = decided(b)
         key, bucket = next((key, each) for key, each in b.buckets.items() if each.primary == a.agent.me)
@@ -152,7 +152,7 @@ def test_the_incarnation_of_a_member_is_not_joined_by_another_process():
         # The public mark without the nonce is of no use either.
         known = b.agent.tables.members[a.agent.me]
         (reason,) = liar.joins(profile=encoding.plain_profile(replace(known, hosting=())))
-        assert "not the nonce" in reason
+        assert "does not have the nonce" in reason
         goes_on(site, a, b)
 
 
@@ -193,7 +193,7 @@ def test_a_member_whose_port_is_refused_and_that_goes_on_asking_has_not_ended(mo
     with locator() as site, small_members(str(site.address), "a") as (a,):
         liar = Liar(site, "a")
         since = time.monotonic()
-        while time.monotonic() < since + 3 * MEMBER_TIMEOUT_US / SILENCES_A_TIMEOUT / 1e6:
+        while time.monotonic() < since + 3 * MEMBER_TIMEOUT_US / POLL_PERIODS_A_TIMEOUT / 1e6:
             assert liar.joins(ended=encoding.plain_incarnation(a.agent.me)), "it was taken in"
         goes_on(site, a)
 
@@ -236,21 +236,21 @@ def test_a_flood_of_words_in_the_name_of_a_member_writes_one_line(caplog):
             with contextlib.suppress(IllegalStateError):
                 call_once(site.address, "coordination-ask", version=VERSION, me=[*a.agent.me], requests=[["left"]])
         goes_on(site, a, b)
-        told = [each for each in caplog.records if "the word of member" in each.getMessage()]
+        told = [each for each in caplog.records if "in the name of member" in each.getMessage()]
         assert len(told) == 1 and len(caplog.records) < 20
 
 
-def test_many_who_take_the_name_of_a_silent_member_are_not_all_remembered():
+def test_many_who_take_the_name_of_an_unresponsive_member_are_not_all_remembered():
     site = Decisions([], draw_step=lambda: 1, site_identity="site")
     liveness = Liveness(site, Outbox(), member_timeout_us=1000, machine="", now_us=0)
     admission = Admission(site, liveness, Reports(site, liveness))
-    silent = Incarnation("a", 0)
-    site.set_member(silent, MemberProfile(silent, "127.0.0.1", 1, 1))
-    liveness.give_up(silent, 0)
+    unresponsive = Incarnation("a", 0)
+    site.set_member(unresponsive, MemberProfile(unresponsive, "127.0.0.1", 1, 1))
+    liveness.give_up(unresponsive, 0)
     for number in range(1, 2 * ASKED_MAX):
         me = Incarnation("a", number)
         assert admission.refusal_of(MemberProfile(me, "127.0.0.1", 1, 1), NO_DECISION, 0) is not None
-        assert admission.unproved_end_of(silent, me, 0) is not None
+        assert admission.unproved_end_of(unresponsive, me, 0) is not None
     assert len(admission._asked_about) == len(admission._said_ended) == ASKED_MAX
 
 

@@ -65,18 +65,20 @@ class WanSite(SiteOfProcesses):
         return sum(each.ask("statistics", id)[what] for each in self.living().values())
 
     def move(self, region: str, bucket: int, what: str, to: str, source: str = "") -> None:
-        """Moves a bucket's copy or its primary, and returns when that is done."""
+        """Moves a bucket's replica or its primary, and returns when that is done."""
         move_bucket(("127.0.0.1", self.port), region, bucket, what=what, to=to, source=source)
 
-    def is_shared(self, region: str, buckets: int, copies: int) -> bool:
-        """Whether each bucket has so many whole copies at the members that live."""
+    def is_shared(self, region: str, buckets: int, replicas: int) -> bool:
+        """Whether each bucket has so many whole replicas at the members that live."""
         counts = [each.ask("sharing", region) for each in self.living().values()]
         led, follows, learns = (sum(each.get(what, 0) for each in counts) for what in ("primary", "copies", "learning"))
-        return led == buckets and follows == buckets * (copies - 1) and not learns
+        return led == buckets and follows == buckets * (replicas - 1) and not learns
 
-    def wait_shared(self, region: str, buckets: int, copies: int) -> None:
-        """Returns when each bucket has so many whole copies at the members that live."""
-        eventually(lambda: self.is_shared(region, buckets, copies), what=f"{copies} copies of each bucket of {region}")
+    def wait_shared(self, region: str, buckets: int, replicas: int) -> None:
+        """Returns when each bucket has so many whole replicas at the members that live."""
+        eventually(
+            lambda: self.is_shared(region, buckets, replicas), what=f"{replicas} replicas of each bucket of {region}"
+        )
 
 
 # In the child
@@ -92,7 +94,7 @@ class EvenKeys(pywan.GatewayEventFilter):
         return int(event.key.split()[-1]) % 2 == 0
 
 
-class HeardAcknowledgements(pywan.GatewayEventFilter):
+class ReceivedAcknowledgements(pywan.GatewayEventFilter):
     """Counts the events that it is told were acknowledged."""
 
     count = 0
@@ -162,11 +164,11 @@ class Noting(pywan.CacheListener):
     """Notes the bucket, the key and the new value of each change. With `echo`, what it hears goes into that region, but
     for what came of an echo."""
 
-    def __init__(self, heard: list[tuple[int, Any, Any]], bucket_of: Callable[[Any], int], echo: Any) -> None:
-        self._heard, self._bucket_of, self._echo = heard, bucket_of, echo
+    def __init__(self, notified: list[tuple[int, Any, Any]], bucket_of: Callable[[Any], int], echo: Any) -> None:
+        self._notified, self._bucket_of, self._echo = notified, bucket_of, echo
 
     def _note(self, event: pywan.EntryEvent) -> None:
-        self._heard.append((self._bucket_of(event.key), event.key, event.new_value))
+        self._notified.append((self._bucket_of(event.key), event.key, event.new_value))
         if self._echo is not None and not event.key.startswith("echo "):
             self._echo[f"echo {event.key}"] = event.new_value
 
@@ -176,7 +178,7 @@ class Noting(pywan.CacheListener):
 class WanProcess(SiteProcess):
     def __init__(self) -> None:
         super().__init__()
-        self._heard: dict[str, list[tuple[int, Any, Any]]] = {}
+        self._notified: dict[str, list[tuple[int, Any, Any]]] = {}
 
     def locate(self, name: str, port: int, dir: str, **more: Any) -> int:
         self._locator = pywan.Locator(name, port=port, dir=dir, **more).start()
@@ -272,13 +274,13 @@ class WanProcess(SiteProcess):
 
     def listen(self, region: str, echo: str = "") -> None:
         """Notes from now on what is heard of a region."""
-        heard: list[tuple[int, Any, Any]] = []
-        self._heard[region] = heard
+        notified: list[tuple[int, Any, Any]] = []
+        self._notified[region] = notified
         bucket_of = self.cache._core.regions.get(region).bucket_of
-        self.cache.region(region).add_listener(Noting(heard, bucket_of, self.cache.region(echo) if echo else None))
+        self.cache.region(region).add_listener(Noting(notified, bucket_of, self.cache.region(echo) if echo else None))
 
-    def heard(self, region: str) -> list[tuple[int, Any, Any]]:
-        return list(self._heard[region])
+    def notified(self, region: str) -> list[tuple[int, Any, Any]]:
+        return list(self._notified[region])
 
     def put_for(self, regions: Sequence[str], seconds: float, keys: int, own: str) -> int:
         """Puts into all regions for so long: each time some keys of its own, and one that others put too. Returns how
@@ -311,13 +313,14 @@ class WanProcess(SiteProcess):
             threads[0].join()
 
     def layout(self, region: str) -> list[tuple[str, list[str]]]:
-        """Returns, in the locator, for each bucket of a region the member that leads it, and all that have a copy."""
+        """Returns, in the locator, for each bucket of a region the member that leads it, and all that have a
+        replica."""
         host = self._locator._coordination
         with host._changed:
             held = host._driver.core.site.buckets.items()
             buckets = sorted((key.number, each) for key, each in held if key.region == region)
             return [
-                ("" if each.primary is None else each.primary.name, sorted(copy.name for copy in each.in_sync))
+                ("" if each.primary is None else each.primary.name, sorted(replica.name for replica in each.isr))
                 for _, each in buckets
             ]
 
@@ -352,7 +355,7 @@ class WanProcess(SiteProcess):
 
     def acknowledged(self) -> int:
         """Returns how often filters of this process were told of an acknowledgement."""
-        return HeardAcknowledgements.count + FourOfFive.acknowledged + Acknowledged.acknowledged
+        return ReceivedAcknowledgements.count + FourOfFive.acknowledged + Acknowledged.acknowledged
 
     def size(self, region: str) -> int:
         return len(self.cache.region(region))

@@ -1,4 +1,4 @@
-/* Copies two columns into records: no queue, no lock, no partition, no hash. */
+/* Replicas two columns into records: no queue, no lock, no partition, no hash. */
 #include "bare.h"
 
 /* Writes rows into a ring of `capacity` records, from position `at` on. Returns the position behind the last one. */

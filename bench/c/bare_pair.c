@@ -67,11 +67,11 @@ int main(int count, char **words)
     memset(ring, 0, ring_batches * batch * RECORD_BYTES);
 
     char line[64];
-    uint64_t id = 0, settled = 0, stamp = 0;
+    uint64_t id = 0, acked = 0, stamp = 0;
     while (fgets(line, sizeof line, stdin)) {
         double started = now_s();
         for (uint64_t sent = 0; sent < events; sent += batch, id++) {
-            while (id - settled >= ring_batches) settled += acknowledged(file, 0);
+            while (id - acked >= ring_batches) acked += acknowledged(file, 0);
             uint8_t *at = ring + id % ring_batches * batch * RECORD_BYTES;
             uint64_t first = sent % keys;
             for (uint64_t n = 0; n < batch; n++) {
@@ -81,9 +81,9 @@ int main(int count, char **words)
                         stamp);
             }
             send_batch(file, id, at, (uint32_t)batch, (uint32_t)(batch * RECORD_BYTES));
-            settled += acknowledged(file, MSG_DONTWAIT);
+            acked += acknowledged(file, MSG_DONTWAIT);
         }
-        while (settled < id) settled += acknowledged(file, 0);
+        while (acked < id) acked += acknowledged(file, 0);
         printf("%.0f\n", (double)events / (now_s() - started));
         fflush(stdout);
     }

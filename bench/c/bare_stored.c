@@ -80,12 +80,12 @@ int main(int count, char **words)
     memset(ring, 0, ring_batches * batch * EVENT_BYTES);
 
     char line[64];
-    uint64_t id = 0, settled = 0, stamp = 0;
+    uint64_t id = 0, acked = 0, stamp = 0;
     while (fgets(line, sizeof line, stdin)) {
         double started = now_s();
         uint64_t own_before = own_cpu_ns(), their_before = last_used_ns;
         for (uint64_t sent = 0; sent < events; sent += batch, id++) {
-            while (id - settled >= ring_batches) settled += acknowledged(file, 0);
+            while (id - acked >= ring_batches) acked += acknowledged(file, 0);
             uint8_t *at = ring + id % ring_batches * batch * EVENT_BYTES;
             uint64_t first = sent % keys; /* `keys` is a multiple of `batch`. */
             const uint8_t *key = key_column + first * KEY_BYTES, *value = value_column + first * VALUE_BYTES;
@@ -104,9 +104,9 @@ int main(int count, char **words)
             }
             at -= batch * EVENT_BYTES;
             send_batch(file, id, at, (uint32_t)batch, (uint32_t)(batch * EVENT_BYTES));
-            settled += acknowledged(file, MSG_DONTWAIT);
+            acked += acknowledged(file, MSG_DONTWAIT);
         }
-        while (settled < id) settled += acknowledged(file, 0);
+        while (acked < id) acked += acknowledged(file, 0);
         printf("%.0f %.1f %.1f\n", (double)events / (now_s() - started),
                (double)(own_cpu_ns() - own_before) / (double)events,
                (double)(last_used_ns - their_before) / (double)events);

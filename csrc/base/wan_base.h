@@ -28,10 +28,10 @@ typedef enum {
     /* A check of our own failed on this handle, now or earlier. The handle is not used any more. The detail says
      * where. */
     WAN_BROKEN,
-    WAN_ELSEWHERE, /* Another member is primary of the change's bucket, or will be. Nothing was changed. */
-    WAN_TOO_FEW,   /* The bucket has fewer copies in sync than a change needs. Nothing was changed. */
-    WAN_IN_DOUBT,  /* The change may have happened before: its caller has given the call up, or the answer is not known
-                      any more. Nothing was changed now. */
+    WAN_NOT_PRIMARY, /* Another member is primary of the change's bucket, or will be. Nothing was changed. */
+    WAN_TOO_FEW,     /* The bucket has fewer in-sync replicas than a change needs. Nothing was changed. */
+    WAN_IN_DOUBT, /* The change may have happened before: its caller has given the call up, or the answer is not known
+                     any more. Nothing was changed now. */
     WAN_MADE_BEFORE, /* An earlier attempt of the call made the change. Nothing was changed now. */
     WAN_GIVEN_UP,    /* The site has given the caller up. Nothing was changed now. */
     WAN_LOW_MEMORY,  /* Only of a detail: this member, or one that has a copy, is above its limit of memory. */

@@ -14,10 +14,10 @@
 
 /* What a budget counts. */
 enum {
-    WAN_BUDGET_CHANGES = 0, /* Changes in tails: some copy has not acknowledged them. */
-    WAN_BUDGET_CALLS,       /* Calls that wait until something counts, with their answers. */
-    WAN_BUDGET_HEARD,       /* Changes that listeners are still to be told. */
-    WAN_BUDGET_REMEMBERED,  /* Identities and first answers of calls. They stay as long as their callers. */
+    WAN_BUDGET_CHANGES = 0,   /* Changes in change logs: some copy has not acknowledged them. */
+    WAN_BUDGET_CALLS,         /* Calls that wait until something counts, with their answers. */
+    WAN_BUDGET_NOTIFICATIONS, /* Changes that listeners are still to be told. */
+    WAN_BUDGET_REMEMBERED,    /* Identities and first answers of calls. They stay as long as their callers. */
     WAN_BUDGET_KINDS
 };
 

@@ -114,11 +114,11 @@ static inline uint64_t wan_clock_receiving_ms(wan_clock *clock)
 
 /* Takes notice of a stamp that the clock of another site gave a short while ago. If the stamp agrees with our wall
  * clock, our wall clock is right, and the clock follows it again. */
-static inline void wan_clock_hear(wan_clock *clock, uint64_t stamp)
+static inline void wan_clock_receive(wan_clock *clock, uint64_t stamp)
 {
-    uint64_t wall_ms = wan_clock_wall_ms(clock), heard_ms = wan_stamp_ms(stamp);
-    if (wan_clock_now_ms(clock) == wall_ms || heard_ms + WAN_CLOCK_TRUST_MS < wall_ms
-        || heard_ms > wall_ms + WAN_CLOCK_TRUST_MS)
+    uint64_t wall_ms = wan_clock_wall_ms(clock), received_ms = wan_stamp_ms(stamp);
+    if (wan_clock_now_ms(clock) == wall_ms || received_ms + WAN_CLOCK_TRUST_MS < wall_ms
+        || received_ms > wall_ms + WAN_CLOCK_TRUST_MS)
         return;
     atomic_store_explicit(&clock->base_ms, wall_ms - wan_clock_boot_ms(clock), memory_order_relaxed);
     atomic_store_explicit(&clock->good_until_ms, wall_ms + WAN_CLOCK_TRUST_MS, memory_order_relaxed);
@@ -132,7 +132,7 @@ static inline uint64_t wan_clock_ahead_ms(wan_clock *clock, uint64_t stamp)
     if (stamp <= atomic_load_explicit(&clock->last, memory_order_relaxed)) return 0;
     uint64_t stamp_ms = wan_stamp_ms(stamp);
     if (__builtin_expect(stamp_ms <= wan_clock_now_ms(clock) + WAN_CLOCK_AHEAD_MS, 1)) return 0;
-    wan_clock_hear(clock, stamp);
+    wan_clock_receive(clock, stamp);
     uint64_t now_ms = wan_clock_now_ms(clock);
     return stamp_ms > now_ms + WAN_CLOCK_AHEAD_MS ? stamp_ms - now_ms : 0;
 }

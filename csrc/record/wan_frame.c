@@ -41,9 +41,9 @@ wan_status wan_stream_check(const wan_frame *frame, uint32_t own_partitions)
     if (stream->buckets == 0 || stream->buckets > WAN_WIRE_BUCKETS || stream->bucket >= stream->buckets)
         return WAN_FAIL(WAN_CORRUPT, "partition %" PRIu64 ": bucket %u of %u", frame->id, stream->bucket,
                         stream->buckets);
-    if (stream->life == 0 || stream->reserved)
-        return WAN_FAIL(WAN_CORRUPT, "partition %" PRIu64 ": life %" PRIu64 " of bucket %u (%u)", frame->id,
-                        stream->life, stream->bucket, stream->reserved);
+    if (stream->timeline == 0 || stream->reserved)
+        return WAN_FAIL(WAN_CORRUPT, "partition %" PRIu64 ": timeline %" PRIu64 " of bucket %u (%u)", frame->id,
+                        stream->timeline, stream->bucket, stream->reserved);
     return WAN_OK;
 }
 
@@ -65,7 +65,7 @@ wan_status wan_batch_check(const uint8_t *payload, uint64_t length, uint32_t cou
             return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " of %" PRIu32 " bytes does not fit into the batch", n,
                             section->bytes);
         if (section->first == 0 || section->through < section->first || section->through == WAN_NO_SEQUENCE
-            || section->settled >= section->first || section->count > section->through - section->first + 1)
+            || section->acknowledged >= section->first || section->count > section->through - section->first + 1)
             return WAN_FAIL(WAN_CORRUPT, "section %" PRIu32 " covers %" PRIu64 "..%" PRIu64 " with %" PRIu32 " records",
                             n, section->first, section->through, section->count);
         if (section->duplicates > section->count || section->reserved)

@@ -27,13 +27,13 @@ enum {
     WAN_FRAME_COMMITTED,
     WAN_FRAME_KNOWN,
     WAN_FRAME_PROGRESS,
-    /* Of a lane between two members of a site (copies/wan_lane.h). */
-    WAN_FRAME_LANE_REGIONS,
-    WAN_FRAME_LANE_CHANGES,
-    WAN_FRAME_LANE_IMAGE,
-    WAN_FRAME_LANE_ANSWER,
+    /* Of a replication link between two members of a site (replication/wan_repl_link.h). */
+    WAN_FRAME_REPL_REGIONS,
+    WAN_FRAME_REPL_CHANGES,
+    WAN_FRAME_REPL_SNAPSHOT,
+    WAN_FRAME_REPL_ANSWER,
     WAN_FRAME_STREAM, /* Of a data connection: WAN_FRAME_REGION names a region, this one a stream. */
-    WAN_FRAME_LANE_SETTLED,
+    WAN_FRAME_REPL_REMOVAL,
     WAN_FRAME_TYPE_COUNT
 };
 /* Flags of a frame: the payload is an lz4 block. */
@@ -64,7 +64,7 @@ typedef struct {
     uint64_t through;
     /* The sender has the acknowledgement of all events up to here. The receiver can forget what it remembers of
      * them. */
-    uint64_t settled;
+    uint64_t acknowledged;
     uint32_t bytes; /* Bytes of this run: its records, and their sequences if it has them. */
     /* Of the settled events, the last `not_durable` ones may be unknown to the sender's disk. The receiver must not
      * forget which of them failed. */
@@ -93,7 +93,7 @@ static inline uint64_t wan_section_sequence(const wan_section *section, const ui
 /* The sender's disk knows that all events up to here are settled. */
 static inline uint64_t wan_section_durable(const wan_section *section)
 {
-    return section->not_durable < section->settled ? section->settled - section->not_durable : 0;
+    return section->not_durable < section->acknowledged ? section->acknowledged - section->not_durable : 0;
 }
 
 _Static_assert(sizeof(wan_section) == 48, "the section header is a format");
@@ -150,7 +150,7 @@ typedef struct {
     uint16_t bucket;
     uint16_t buckets; /* How many the region has at the sender's site. */
     uint16_t reserved;
-    uint64_t life; /* Sequences begin at 1 in each life of the bucket. A later life has a higher number. */
+    uint64_t timeline; /* Sequences begin at 1 in each timeline of the bucket. A later timeline has a higher number. */
 } wan_stream;
 
 _Static_assert(sizeof(wan_stream) == 16, "the name of a stream is a format");

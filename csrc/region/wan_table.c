@@ -679,7 +679,7 @@ wan_status wan_table_learn_shrunk(wan_shard *shard, const wan_shrunk *items, uin
 {
     const uint64_t before = wan_shard_shrunk_count(shard); /* The next call may move the list. */
     wan_shrunk_list *grown = more_shrunk(shard, count);
-    if (!grown) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu64 " tombstones of an image", count);
+    if (!grown) return WAN_FAIL(WAN_NO_MEMORY, "no memory for %" PRIu64 " tombstones of a snapshot", count);
     memcpy(grown->items + before, items, count * sizeof *items);
     set_shrunk(shard, grown, before + count);
     /* Nobody knows the lengths of their keys. */
@@ -767,7 +767,7 @@ static wan_status copy_entry(wan_shard *to, const wan_entry *entry)
             memcpy(copy->bytes + copy->key_length, wan_entry_value(entry), TOMBSTONE_BYTES);
         }
     }
-    return outcome == WAN_OUT_OF_MEMORY ? WAN_FAIL(WAN_NO_MEMORY, "no memory for a copy of a bucket") : WAN_OK;
+    return outcome == WAN_OUT_OF_MEMORY ? WAN_FAIL(WAN_NO_MEMORY, "no memory for a replica of a bucket") : WAN_OK;
 }
 
 static wan_status copy_shrunk(wan_shard *to, const wan_shard *from)

@@ -149,7 +149,7 @@ typedef struct {
     uint64_t logged;
     /* Out, set by the put path of a region that several members hold: the place of the change in its bucket. Its maker
      * waits until the change counts. */
-    uint64_t era, sequence;
+    uint64_t local_fence, sequence;
     /* Out, there too: the change is a row of a call that was made before, and so many rows of it changed something.
      * 0: it was made now. */
     uint32_t recalled;

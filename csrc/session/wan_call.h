@@ -36,10 +36,11 @@ enum {
 
 enum {
     WAN_ANSWER_DONE = 0,
-    WAN_ANSWER_ELSEWHERE, /* Nothing was done: the member is not primary. `number` is the newest epoch that it knows. */
-    WAN_ANSWER_FAILED,    /* Nothing was done, but for the first `done` rows. The payload says why. */
-    WAN_ANSWER_IN_DOUBT,  /* The change may count later, or may have been made before. The payload says why. */
-    WAN_ANSWER_GIVEN_UP,  /* Nothing was done, but for the first `done` rows: the site has given the caller up. */
+    WAN_ANSWER_NOT_PRIMARY, /* Nothing was done: the member is not primary. `number` is the newest epoch that it knows.
+                             */
+    WAN_ANSWER_FAILED,      /* Nothing was done, but for the first `done` rows. The payload says why. */
+    WAN_ANSWER_IN_DOUBT,    /* The change may count later, or may have been made before. The payload says why. */
+    WAN_ANSWER_GIVEN_UP,    /* Nothing was done, but for the first `done` rows: the site has given the caller up. */
     WAN_ANSWER_STATUS_COUNT
 };
 
@@ -48,9 +49,9 @@ enum {
     WAN_ANSWER_LIVE = 1,  /* The key is there, with a value or without. */
     WAN_ANSWER_VALUE = 2, /* The key has, or had, a value: the payload, but for a condition that named it. */
     WAN_ANSWER_HOLDS = 4, /* The condition of a change holds. */
-    /* Of a change in doubt: it counts, and fewer copies had it then than min-in-sync-copies asks for. `number`: how
+    /* Of a change in doubt: it counts, and fewer replicas had it then than min-in-sync-replicas asks for. `number`: how
      * many had it, and how many are asked for << 32. */
-    WAN_ANSWER_THIN = 8,
+    WAN_ANSWER_UNDER_REPLICATED = 8,
 };
 
 typedef struct {
@@ -115,7 +116,7 @@ typedef struct {
     uint32_t id; /* Of the call. 0: these are the last words of the member, for the connection. */
     uint8_t flags;
     uint8_t reserved[3]; /* 0 */
-    /* ELSEWHERE: the newest epoch. THIN: copies. COUNT, CLEAR: entries. ROWS, EVENTS: how many took effect. SCAN: the
+    /* ELSEWHERE: the newest epoch. THIN: replicas. COUNT, CLEAR: entries. ROWS, EVENTS: how many took effect. SCAN: the
      * shard to go on from, or WAN_NO_LIMIT. */
     uint64_t number;
     uint64_t done; /* Of ROWS: rows that were done before the call stopped. */

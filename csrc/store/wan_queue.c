@@ -394,7 +394,7 @@ uint32_t wan_queue_append_run(wan_queue *queue, const wan_run *run, const uint32
         partition->appended += n;
         partition->events += n;
         partition->unpeeked += n;
-        partition->uncounted_events += partition_waits(queue, partition) ? n : 0;
+        partition->unstable_events += partition_waits(queue, partition) ? n : 0;
         partition->bytes += bytes;
         wan_add_guarded(&queue->events, n);
         wan_add_guarded(&queue->bytes, bytes);
@@ -435,8 +435,8 @@ uint64_t wan_queue_count_live(const wan_partition *partition, uint64_t from, uin
         const wan_block *block = block_of(partition, from);
         uint64_t end = block_end(partition, from);
         if (end > through) end = through;
-        const int lives = block->entries && block->live;
-        const wan_entry_ref *entry = lives ? &block->entries[(from - 1) % WAN_BLOCK_ENTRIES] : NULL;
+        const int has_entries = block->entries && block->live;
+        const wan_entry_ref *entry = has_entries ? &block->entries[(from - 1) % WAN_BLOCK_ENTRIES] : NULL;
         for (uint64_t n = from; entry && n <= end; n++) count += (uint64_t)is_live(*entry++);
         from = end + 1;
     }
@@ -460,7 +460,7 @@ uint32_t wan_queue_peek(wan_queue *queue, uint32_t number, uint32_t count, uint6
     wan_partition *partition = &queue->partitions[number];
     uint32_t taken = 0;
     uint64_t taken_bytes = 0, peeked = partition->peeked;
-    const uint64_t end = partition->leads ? counts_through(queue, partition) : peeked;
+    const uint64_t end = partition->leads ? stable_through(queue, partition) : peeked;
     /* The mapped file that all taken records lie in. 0: they lie in none. */
     uint32_t file = 0;
     int ends = queue->broken != NULL;
@@ -655,7 +655,7 @@ static void forget_run(wan_queue *queue, wan_partition *partition, uint64_t firs
 }
 
 /* Tells that events of a stream have left. */
-static inline void tell_settled(const wan_partition *partition)
+static inline void announce_removals(const wan_partition *partition)
 {
     if (partition->tell) partition->tell(partition->teller, partition->bucket);
 }
@@ -683,18 +683,18 @@ uint64_t wan_queue_remove(wan_queue *queue, uint32_t number, uint64_t through)
 {
     wan_partition *partition = &queue->partitions[number];
     const uint64_t removed = partition->removed, count = remove_through(queue, partition, through, 0, 0);
-    if (partition->removed != removed) tell_settled(partition);
+    if (partition->removed != removed) announce_removals(partition);
     drop_front_holes(queue, partition); /* The next event may have become a hole before it went again. */
     return count;
 }
 
 /* Removes holes at the very front at once, if nothing is on its way. The receiver is told that they are settled. And a
  * queue that conflates for days does not keep their entries. Where another member leads they stay: that one says when
- * they are settled, and until the copy is whole its image may fill them. */
+ * they are settled, and until the replica is whole its snapshot may fill them. */
 static void drop_front_holes(wan_queue *queue, wan_partition *partition)
 {
     if (partition->peeked != partition->removed || !partition->leads) return;
-    const uint64_t end = counts_through(queue, partition), removed = partition->removed;
+    const uint64_t end = stable_through(queue, partition), removed = partition->removed;
     while (partition->removed < end) {
         const uint64_t first = partition->removed + 1;
         const wan_block *block = block_of(partition, first);
@@ -708,7 +708,7 @@ static void drop_front_holes(wan_queue *queue, wan_partition *partition)
         drop_passed_blocks(queue, partition);
     }
     wan_queue_unpin_file(queue, partition);
-    if (partition->removed != removed) tell_settled(partition);
+    if (partition->removed != removed) announce_removals(partition);
 }
 
 static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t sequence, uint32_t reason)
@@ -723,7 +723,7 @@ static void make_hole(wan_queue *queue, wan_partition *partition, uint64_t seque
         (void)wan_buffer_add(queue->holes, &(wan_hole){(uint32_t)(partition - queue->partitions), reason, sequence},
                              sizeof(wan_hole));
     if (sequence > partition->peeked) partition->unpeeked--;
-    if (partition_waits(queue, partition) && sequence > partition->counted) partition->uncounted_events--;
+    if (partition_waits(queue, partition) && sequence > partition->stable) partition->unstable_events--;
     queue->hole_bytes += ref_length(queue->store, *entry);
     forget_entry(queue, partition, sequence, reason);
     if (sequence == partition->removed + 1) drop_front_holes(queue, partition);
@@ -748,18 +748,18 @@ void wan_queue_rewind(wan_queue *queue, uint32_t number)
 }
 
 /* Moves `counted` up to the last event that all have that the queue waits for. */
-static void count_more(wan_queue *queue, wan_partition *partition)
+static void raise_stable(wan_queue *queue, wan_partition *partition)
 {
     uint64_t end = partition->appended;
     if (queue->persistent && partition->durable < end) end = partition->durable;
     if (partition->stream) {
-        const uint64_t counted = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
-        if (counted < end) end = counted;
+        const uint64_t high_watermark = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
+        if (high_watermark < end) end = high_watermark;
     }
-    if (partition->counted < end) {
-        const uint64_t from = partition->counted > partition->removed ? partition->counted : partition->removed;
-        partition->uncounted_events -= wan_queue_count_live(partition, from + 1, end);
-        partition->counted = end;
+    if (partition->stable < end) {
+        const uint64_t from = partition->stable > partition->removed ? partition->stable : partition->removed;
+        partition->unstable_events -= wan_queue_count_live(partition, from + 1, end);
+        partition->stable = end;
     }
     drop_front_holes(queue, partition);
     check_positions(partition);
@@ -772,7 +772,7 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t number, uint64_t durable)
     WAN_CHECK(queue, durable <= partition->appended);
     if (partition->durable < durable) partition->durable = durable;
     if (partition->taken < durable) partition->taken = durable;
-    count_more(queue, partition);
+    raise_stable(queue, partition);
 }
 
 static int is_empty(const wan_partition *partition)
@@ -780,12 +780,13 @@ static int is_empty(const wan_partition *partition)
     return !partition->events && partition->peeked == partition->removed;
 }
 
-/* Whether nothing feeds a run, and what it holds is of these lives. */
-static int may_go_on(const wan_queue *queue, const wan_stream_run *run, const uint64_t *lives)
+/* Whether nothing feeds a run, and what it holds is of these timelines. */
+static int may_go_on(const wan_queue *queue, const wan_stream_run *run, const uint64_t *timelines)
 {
     for (uint32_t n = 0; n < run->buckets; n++) {
         const wan_partition *partition = &queue->partitions[run->first + n];
-        if (partition->stream || (!is_empty(partition) && (!lives || partition->life != lives[n]))) return 0;
+        if (partition->stream || (!is_empty(partition) && (!timelines || partition->timeline != timelines[n])))
+            return 0;
     }
     return 1;
 }
@@ -815,13 +816,13 @@ static wan_status make_run(wan_queue *queue, uint16_t region, uint32_t buckets, 
     return WAN_OK;
 }
 
-wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, const uint64_t *lives,
-                             uint32_t *first)
+wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align,
+                             const uint64_t *timelines, uint32_t *first)
 {
     if (queue->broken) return wan_refuse_broken(queue->broken);
     for (uint32_t n = 0; n < queue->run_count; n++) {
         const wan_stream_run *run = &queue->runs[n];
-        if (run->region != region || run->buckets != buckets || !may_go_on(queue, run, lives)) continue;
+        if (run->region != region || run->buckets != buckets || !may_go_on(queue, run, timelines)) continue;
         for (uint32_t bucket = 0; bucket < buckets; bucket++) {
             wan_partition *partition = &queue->partitions[run->first + bucket];
             if (is_empty(partition)) (void)wan_queue_begin_anew(queue, run->first + bucket, 0);
@@ -833,36 +834,37 @@ wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets
     return make_run(queue, region, buckets, align, first);
 }
 
-wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *counted, uint64_t life, uint64_t last)
+wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *high_watermark, uint64_t timeline,
+                          uint64_t last)
 {
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return wan_refuse_broken(queue->broken);
-    if (!partition_waits(queue, partition)) partition->counted = partition->appended;
-    partition->stream = counted;
+    if (!partition_waits(queue, partition)) partition->stable = partition->appended;
+    partition->stream = high_watermark;
     if (partition->explained < partition->appended) partition->explained = partition->appended;
-    if (counted && !partition->appended) {
+    if (high_watermark && !partition->appended) {
         drop_blocks(queue, partition); /* A reservation that was cancelled may have left one. */
-        partition->removed = partition->peeked = partition->appended = partition->counted = partition->begun =
+        partition->removed = partition->peeked = partition->appended = partition->stable = partition->begun =
             partition->explained = last;
     }
-    wan_queue_set_life(queue, number, life);
-    count_more(queue, partition);
+    wan_queue_set_timeline(queue, number, timeline);
+    raise_stable(queue, partition);
     return WAN_OK;
 }
 
 void wan_queue_send_rest(wan_queue *queue, uint32_t number, int is_whole)
 {
     const wan_partition *partition = &queue->partitions[number];
-    if (!is_whole || partition->lacks) (void)wan_queue_begin_anew(queue, number, partition->life);
+    if (!is_whole || partition->lacks) (void)wan_queue_begin_anew(queue, number, partition->timeline);
     wan_queue_lead(queue, number, 1, 0);
 }
 
-void wan_queue_set_life(wan_queue *queue, uint32_t number, uint64_t life)
+void wan_queue_set_timeline(wan_queue *queue, uint32_t number, uint64_t timeline)
 {
     wan_partition *partition = &queue->partitions[number];
-    if (partition->life == life) return;
-    partition->life = life;
-    partition->settle_through = partition->unsure_through = 0;
+    if (partition->timeline == timeline) return;
+    partition->timeline = timeline;
+    partition->removed_through = partition->unsure_through = 0;
     wan_queue_forget_exceptions(partition, 0);
     partition->explained = partition->removed;
 }
@@ -885,18 +887,18 @@ uint64_t wan_queue_count(wan_queue *queue, uint32_t number)
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken || !partition->stream) return 0;
     const uint64_t before = wan_partition_ready(partition);
-    count_more(queue, partition);
+    raise_stable(queue, partition);
     return wan_partition_ready(partition) - before;
 }
 
 /* Drops all events through `through` <= appended that another member is done with. Nothing is on its way. Nobody knows
  * why those through `unsure_through` left. */
-static uint64_t settle(wan_queue *queue, wan_partition *partition, uint64_t through, uint64_t unsure_through)
+static uint64_t apply_removal(wan_queue *queue, wan_partition *partition, uint64_t through, uint64_t unsure_through)
 {
-    const uint64_t from = partition->counted > partition->peeked ? partition->counted : partition->peeked;
+    const uint64_t from = partition->stable > partition->peeked ? partition->stable : partition->peeked;
     if (from < through) {
-        partition->uncounted_events -= wan_queue_count_live(partition, from + 1, through);
-        partition->counted = through;
+        partition->unstable_events -= wan_queue_count_live(partition, from + 1, through);
+        partition->stable = through;
     }
     if (partition->peeked < through) {
         partition->unpeeked -= wan_queue_count_live(partition, partition->peeked + 1, through);
@@ -907,39 +909,39 @@ static uint64_t settle(wan_queue *queue, wan_partition *partition, uint64_t thro
     return count;
 }
 
-wan_status wan_queue_settle(wan_queue *queue, uint32_t number, uint64_t through)
+wan_status wan_queue_remove_through(wan_queue *queue, uint32_t number, uint64_t through)
 {
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return wan_refuse_broken(queue->broken);
     WAN_CHECK(queue, partition->peeked == partition->removed, WAN_BROKEN);
-    if (partition->explained < through) partition->explained = through; /* An image does not say why they left. */
+    if (partition->explained < through) partition->explained = through; /* A snapshot does not say why they left. */
     if (through > partition->appended && partition->removed == partition->appended) { /* There is nothing between. */
         drop_blocks(queue, partition);
         partition->removed = partition->peeked = partition->appended = through;
-        if (partition->counted < through) partition->counted = through;
+        if (partition->stable < through) partition->stable = through;
         return WAN_OK;
     }
     wan_queue_skip_to(partition, through);
-    (void)settle(queue, partition, through, through);
+    (void)apply_removal(queue, partition, through, through);
     return WAN_OK;
 }
 
-void wan_queue_tell_settled(wan_queue *queue, uint32_t number, void (*tell)(void *teller, uint32_t bucket),
-                            void *teller)
+void wan_queue_announce_removals(wan_queue *queue, uint32_t number, void (*tell)(void *teller, uint32_t bucket),
+                                 void *teller)
 {
     queue->partitions[number].tell = tell;
     queue->partitions[number].teller = teller;
 }
 
-uint64_t wan_queue_settled(wan_queue *queue, uint32_t number, int *waits)
+uint64_t wan_queue_removed_through(wan_queue *queue, uint32_t number, int *waits)
 {
     wan_partition *partition = &queue->partitions[number];
     *waits = 0;
     if (queue->broken || !partition->stream) return 0;
-    const uint64_t counted = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
-    const uint64_t removed = partition->removed < counted ? partition->removed : counted;
+    const uint64_t high_watermark = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
+    const uint64_t removed = partition->removed < high_watermark ? partition->removed : high_watermark;
     for (int n = 0; n < 2; n++) {
-        if (partition->telling_after <= counted) partition->tellable = partition->telling;
+        if (partition->telling_after <= high_watermark) partition->tellable = partition->telling;
         if (partition->tellable < partition->telling || partition->telling >= removed) break;
         partition->telling = removed;
         partition->telling_after = partition->replaced_by;
@@ -965,12 +967,12 @@ static void leave(wan_queue *queue, uint32_t number, uint64_t first, uint64_t la
     }
 }
 
-void wan_queue_hear_settled(wan_queue *queue, uint32_t number, const wan_settled *said, int whole)
+void wan_queue_receive_removal(wan_queue *queue, uint32_t number, const wan_removal *said, int whole)
 {
     wan_partition *partition = &queue->partitions[number];
     /* What was told of the events through here holds. */
     const uint64_t known =
-        partition->settle_through > partition->removed ? partition->settle_through : partition->removed;
+        partition->removed_through > partition->removed ? partition->removed_through : partition->removed;
     /* It is told again when the queue lacks nothing. */
     if (partition->lacks || queue->broken || said->through <= known) return;
     if (known < said->after) {
@@ -987,50 +989,50 @@ void wan_queue_hear_settled(wan_queue *queue, uint32_t number, const wan_settled
         leave(queue, number, first, last < said->through ? last : said->through, each->reason);
     }
     wan_queue_tidy(queue);
-    partition->settle_through = said->through;
+    partition->removed_through = said->through;
 }
 
-uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t number, uint64_t limit)
+uint64_t wan_queue_apply_removal(wan_queue *queue, uint32_t number, uint64_t limit)
 {
     wan_partition *partition = &queue->partitions[number];
     uint64_t through =
-        partition->settle_through < partition->appended ? partition->settle_through : partition->appended;
+        partition->removed_through < partition->appended ? partition->removed_through : partition->appended;
     if (limit < through) through = limit;
     if (queue->broken || through <= partition->removed || partition->peeked != partition->removed) return 0;
-    return settle(queue, partition, through, partition->unsure_through);
+    return apply_removal(queue, partition, through, partition->unsure_through);
 }
 
-void wan_queue_bound_settled(wan_queue *queue, uint32_t number, uint64_t through)
+void wan_queue_bound_removal(wan_queue *queue, uint32_t number, uint64_t through)
 {
     wan_partition *partition = &queue->partitions[number];
-    if (partition->settle_through > through) partition->settle_through = through;
+    if (partition->removed_through > through) partition->removed_through = through;
     if (partition->unsure_through > through) partition->unsure_through = through;
 }
 
-uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t life)
+uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t number, uint64_t timeline)
 {
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return 0;
     for (uint64_t sequence = partition->removed;
          (sequence = wan_queue_next_live(partition, sequence + 1, partition->peeked));)
         wan_queue_pin(queue, number, sequence);
-    partition->peeked = partition->counted = partition->appended;
-    partition->unpeeked = partition->uncounted_events = 0;
+    partition->peeked = partition->stable = partition->appended;
+    partition->unpeeked = partition->unstable_events = 0;
     const uint64_t dropped = remove_through(queue, partition, partition->appended, 0, 0);
     queue->forgotten += dropped;
     drop_blocks(queue, partition);
     wan_queue_forget_index(partition); /* Sequences are given again, and a slot must not seem to name a new event. */
-    partition->removed = partition->peeked = partition->appended = partition->counted = 0;
+    partition->removed = partition->peeked = partition->appended = partition->stable = 0;
     partition->durable = partition->taken = partition->duplicate_through = partition->known_holes = 0;
-    partition->settle_through = partition->unsure_through = 0;
+    partition->removed_through = partition->unsure_through = 0;
     wan_queue_forget_exceptions(partition, 0);
     partition->tellable = partition->telling = partition->telling_after = partition->replaced_by = 0;
     partition->begun = partition->lacks = 0;
-    partition->life = life;
+    partition->timeline = timeline;
     return dropped;
 }
 
-void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
+void wan_queue_remove_superseded(wan_queue *queue, const wan_buffer *superseded)
 {
     if (queue->broken) return;
     const wan_hole *hole = (const wan_hole *)superseded->bytes;
@@ -1068,12 +1070,12 @@ wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped)
     for (uint32_t n = 0; n < queue->partition_count; n++) {
         wan_partition *partition = &queue->partitions[n];
         partition->peeked = partition->appended;
-        partition->counted = partition->appended;
+        partition->stable = partition->appended;
         if (queue->persistent) partition->durable = partition->appended;
-        partition->unpeeked = partition->uncounted_events = 0;
+        partition->unpeeked = partition->unstable_events = 0;
         const uint64_t removed = partition->removed;
         (void)remove_through(queue, partition, partition->appended, partition->appended, WAN_HOLE_CLEARED);
-        if (partition->removed != removed) tell_settled(partition);
+        if (partition->removed != removed) announce_removals(partition);
     }
     return WAN_OK;
 }

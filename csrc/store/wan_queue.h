@@ -87,13 +87,13 @@ typedef struct {
     uint64_t events;   /* Entries in (removed, appended] that are no holes. */
     uint64_t bytes;    /* Bytes of their records. */
     uint64_t unpeeked; /* Those of these entries that are in (peeked, appended]. */
-    /* A queue may wait for its disk, or for the copies of the buckets that feed it. Then an event counts only when all
-     * of them have it, and only an event that counts can be peeked. `counted` and `uncounted_events` are kept only
+    /* A queue may wait for its disk, or for the replicas of the buckets that feed it. Then an event counts only when
+     * all of them have it, and only an event that counts can be peeked. `stable` and `unstable_events` are kept only
      * while the queue waits.
      *
-     * All events up to `counted` count. peeked <= counted <= appended. */
-    uint64_t counted;
-    uint64_t uncounted_events; /* Events in (counted, appended]. */
+     * All events up to `stable` are stable. peeked <= stable <= appended. */
+    uint64_t stable;
+    uint64_t unstable_events; /* Events in (stable, appended]. */
     /* With persistence: the disk has all events up to here. durable <= appended. */
     uint64_t durable;
     /* With persistence: the disk has all events up to here, or they are being written. durable <= taken <= appended. */
@@ -101,9 +101,9 @@ typedef struct {
     /* Fed by a bucket that several members hold: through which sequence its changes count, which is read atomically.
      * The events have the sequences of their changes. NULL: nothing feeds the partition, and all its events count. */
     const uint64_t *stream;
-    /* What a stream partition is for: the bucket of a region, by its number in this process, in this life of the
+    /* What a stream partition is for: the bucket of a region, by its number in this process, in this timeline of the
      * bucket. With the site and the sender this names the stream at every member. region is 0 for an own partition. */
-    uint64_t life;
+    uint64_t timeline;
     uint32_t bucket;
     uint16_t region;
     /* This member sends the events. If not, nothing can be peeked: another member sends them, and tells what is
@@ -113,7 +113,7 @@ typedef struct {
     uint8_t has_arrivals;
     /* The remote site has everything of the stream through here, as another member says. It is removed as soon as
      * nothing of the partition is on its way. Above `removed`, or of no meaning. */
-    uint64_t settle_through;
+    uint64_t removed_through;
     /* Whoever is told that events of a stream have left for another reason than that. NULL: nobody. */
     void (*tell)(void *teller, uint32_t bucket);
     void *teller;
@@ -320,19 +320,20 @@ void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durab
  * later events would leave before its earlier ones. Otherwise it is a new one. *first: its first partition, a multiple
  * of `align`. This member leads none of them. WAN_INVALID: the queue would have more than WAN_PARTITIONS_MAX
  * partitions. WAN_NO_MEMORY, WAN_BROKEN. Nothing was changed then. */
-wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align, const uint64_t *lives,
-                             uint32_t *first);
+wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align,
+                             const uint64_t *timelines, uint32_t *first);
 /* Nothing feeds a stream partition any more, so nobody decides who sends what is left of it, or tells the others when
- * it has left: whoever holds it sends it. The remote site recognises repeats. `is_whole`: the copy of the bucket is.
+ * it has left: whoever holds it sends it. The remote site recognises repeats. `is_whole`: the replica of the bucket is.
  * What is not whole, or lacks what others have, is forgotten: the others have all of it, and what this member says of
  * itself would make the remote site skip theirs. */
 void wan_queue_send_rest(wan_queue *queue, uint32_t partition, int is_whole);
 /* From now on a bucket feeds a stream partition. `counted`: through which sequence its changes count. NULL: it feeds it
  * no more, and all its events count. `life`: of the bucket. `last`: its newest change. Of a partition that never had an
  * event, what came before that is gone. WAN_BROKEN: nothing was changed. */
-wan_status wan_queue_feed(wan_queue *queue, uint32_t partition, const uint64_t *counted, uint64_t life, uint64_t last);
+wan_status wan_queue_feed(wan_queue *queue, uint32_t partition, const uint64_t *high_watermark, uint64_t timeline,
+                          uint64_t last);
 /* More changes of the bucket that feeds a partition may count now. Returns how many events more can be peeked. The
- * bucket has a whole copy here: holes at the front may leave, which an image would fill. */
+ * bucket has a whole replica here: holes at the front may leave, which a snapshot would fill. */
 uint64_t wan_queue_count(wan_queue *queue, uint32_t partition);
 /* Other members may have events of a stream partition through `through` that are not here. 0: they were asked. */
 void wan_queue_lack(wan_queue *queue, uint32_t partition, uint64_t through);
@@ -347,7 +348,7 @@ wan_status wan_queue_reach_back(wan_queue *queue, uint32_t partition, uint64_t a
 void wan_queue_lead(wan_queue *queue, uint32_t partition, int leads, int in_order);
 /* The queue of the bucket's primary is done with all events of a partition through `through`: they go here too. Nothing
  * of the partition is on its way. WAN_NO_MEMORY, WAN_BROKEN: nothing was changed. */
-wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through);
+wan_status wan_queue_remove_through(wan_queue *queue, uint32_t partition, uint64_t through);
 /* A place among the own partitions. Zeros: the beginning. */
 typedef struct {
     uint32_t partition;
@@ -370,11 +371,11 @@ wan_status wan_queue_move_from_run(wan_queue *queue, uint32_t partition, uint32_
 void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers);
 /* From now on `tell(teller, bucket)` is called, under the queue's lock, when events leave a stream partition that other
  * members may have: acknowledged, or dropped. NULL: nobody is told. */
-void wan_queue_tell_settled(wan_queue *queue, uint32_t partition, void (*tell)(void *teller, uint32_t bucket),
-                            void *teller);
+void wan_queue_announce_removals(wan_queue *queue, uint32_t partition, void (*tell)(void *teller, uint32_t bucket),
+                                 void *teller);
 /* Through which sequence other members may be told that all events of a stream partition have left. 0: none. *waits:
  * more has left, and may be told when more changes count. */
-uint64_t wan_queue_settled(wan_queue *queue, uint32_t partition, int *waits);
+uint64_t wan_queue_removed_through(wan_queue *queue, uint32_t partition, int *waits);
 /* Through which sequence member `to` was told why events of a stream partition left, or all that can be told of. */
 uint64_t wan_queue_explained(const wan_queue *queue, uint32_t partition, uint32_t to);
 /* Member `to` is told of all events of a stream partition through `through`. 0: it has to be told all again. */
@@ -391,29 +392,30 @@ typedef struct {
     const wan_exception *exceptions;
     uint32_t count;
     int leads;
-} wan_settled;
+} wan_removal;
 /* Takes what another member says. It never had the events through `after`; so nothing happens if one of those is here
  * still, or may come. `whole`: no event through `after` comes any more, so that holes are not waited for. Events that
  * are exceptions leave at once, counted as removed by the primary; those that were parked go to `park` before. Those
  * whose reason nobody told become
  * exceptions too (WAN_HOLE_UNKNOWN). A member that does not lead is not believed where it leaves reasons out: the one
- * that leads may tell them still. The others stay until wan_queue_go_on_settling takes them. */
-void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, const wan_settled *said, int whole);
+ * that leads may tell them still. The others stay until wan_queue_apply_removal takes them. */
+void wan_queue_receive_removal(wan_queue *queue, uint32_t partition, const wan_removal *said, int whole);
 /* Drops the events that another member said to have left its queue, up to `limit`. Nothing happens while any of the
  * partition is on its way. Returns how many events were dropped: they were acknowledged, but for those through
  * `unsure_through`. */
-uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit);
+uint64_t wan_queue_apply_removal(wan_queue *queue, uint32_t partition, uint64_t limit);
 /* Nothing can have been settled behind `through`, whatever was said. */
-void wan_queue_bound_settled(wan_queue *queue, uint32_t partition, uint64_t through);
-/* The bucket that feeds a partition begins anew in this life: all events are dropped, and sequences begin at 1 again.
- * Of what is on its way, nothing can be acknowledged any more. Returns how many were dropped. */
-uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t life);
-/* The bucket that feeds a partition has this life. If that is another one, nothing that was said of the stream holds.
+void wan_queue_bound_removal(wan_queue *queue, uint32_t partition, uint64_t through);
+/* The bucket that feeds a partition begins anew in this timeline: all events are dropped, and sequences begin at 1
+ * again. Of what is on its way, nothing can be acknowledged any more. Returns how many were dropped. */
+uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t timeline);
+/* The bucket that feeds a partition has this timeline. If that is another one, nothing that was said of the stream
+ * holds.
  */
-void wan_queue_set_life(wan_queue *queue, uint32_t partition, uint64_t life);
+void wan_queue_set_timeline(wan_queue *queue, uint32_t partition, uint64_t timeline);
 /* With persistence: the newer updates that replace these are on the disk. Those of these that were not peeked meanwhile
  * become holes. */
-void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded);
+void wan_queue_remove_superseded(wan_queue *queue, const wan_buffer *superseded);
 /* Recovery puts a record back at its sequence. If the sequence is further than `appended` + 1, the sequences between
  * become holes. If it is not above `appended`, the record fills a hole, or it is there already and nothing happens.
  * Only while nothing is peeked. */
@@ -455,7 +457,7 @@ static inline uint32_t wan_queue_next_of_dispatcher(const wan_queue *queue, uint
 /* Events that can be peeked now. With arrivals some may have to wait all the same, for one that does not count yet. */
 static inline uint64_t wan_partition_ready(const wan_partition *partition)
 {
-    return partition->leads ? partition->unpeeked - partition->uncounted_events : 0;
+    return partition->leads ? partition->unpeeked - partition->unstable_events : 0;
 }
 /* Drops all events, because an operator wants that. *dropped: how many they were. WAN_BROKEN: nothing was changed. */
 wan_status wan_queue_clear(wan_queue *queue, uint64_t *dropped);

@@ -51,7 +51,7 @@ static inline void wan_queue_append_entry(wan_queue *queue, wan_reservation *res
     wan_block *block = block_of(partition, sequence);
     block->entries[(sequence - 1) % WAN_BLOCK_ENTRIES] = ref;
     block->live++;
-    /* The next arrival is behind all others, and not before the event's stamp, so that those of an image, which have
+    /* The next arrival is behind all others, and not before the event's stamp, so that those of a snapshot, which have
      * their stamps, find their places among the others. */
     if (WAN_UNLIKELY(partition->has_arrivals)) {
         const uint64_t made = made_at(record);
@@ -59,7 +59,7 @@ static inline void wan_queue_append_entry(wan_queue *queue, wan_reservation *res
     }
     partition->events++;
     partition->unpeeked++;
-    partition->uncounted_events += (uint64_t)partition_waits(queue, partition);
+    partition->unstable_events += (uint64_t)partition_waits(queue, partition);
     partition->bytes += length;
     wan_add_guarded(&queue->events, 1);
     wan_add_guarded(&queue->bytes, length);

@@ -102,21 +102,21 @@ static inline uint64_t made_at(const wan_record *record) { return record->flags 
 static inline void check_positions(const wan_partition *partition)
 {
     WAN_DEBUG_CHECK(partition->removed <= partition->peeked && partition->peeked <= partition->appended);
-    WAN_DEBUG_CHECK(partition->unpeeked <= partition->events && partition->uncounted_events <= partition->unpeeked);
+    WAN_DEBUG_CHECK(partition->unpeeked <= partition->events && partition->unstable_events <= partition->unpeeked);
     WAN_DEBUG_CHECK(partition->events <= partition->appended - partition->removed);
     (void)partition;
 }
 
-/* Whether an event of the partition counts only when the disk, or the copies of its bucket, have it too. */
+/* Whether an event of the partition counts only when the disk, or the replicas of its bucket, have it too. */
 static inline int partition_waits(const wan_queue *queue, const wan_partition *partition)
 {
     return queue->persistent | (partition->stream != NULL);
 }
 
 /* The sequence of the last event that counts. */
-static inline uint64_t counts_through(const wan_queue *queue, const wan_partition *partition)
+static inline uint64_t stable_through(const wan_queue *queue, const wan_partition *partition)
 {
-    return partition_waits(queue, partition) ? partition->counted : partition->appended;
+    return partition_waits(queue, partition) ? partition->stable : partition->appended;
 }
 
 /* Whether the partition has the block with this number. */

@@ -85,7 +85,7 @@ uint32_t wan_merge_peek(wan_merge *merge, wan_queue *queue, uint32_t count, uint
     if (!merge->count || !count) return 0;
     wan_merge_head *head = &merge->heads[0];
     const wan_partition *partition = &queue->partitions[head->partition];
-    const uint64_t end = counts_through(queue, partition);
+    const uint64_t end = stable_through(queue, partition);
     uint64_t sequence = next_event(partition);
     WAN_CHECK(queue, sequence, 0);
     if (sequence > end) {

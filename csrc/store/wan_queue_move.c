@@ -30,8 +30,8 @@ static int mark_sparse(wan_store *store, int mark)
     return any;
 }
 
-/* Copies one record to a new place, and lets go of the old place. The old bytes stay as long as another queue refers to
- * them. Returns 0 if there is no room. */
+/* Replicas one record to a new place, and lets go of the old place. The old bytes stay as long as another queue refers
+ * to them. Returns 0 if there is no room. */
 static int move(wan_queue *queue, wan_entry_ref *entry)
 {
     wan_store *store = queue->store;

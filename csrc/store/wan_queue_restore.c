@@ -46,7 +46,7 @@ static inline void restore_entry(wan_queue *queue, wan_partition *partition, uin
     if (sequence <= partition->known_holes) partition->known_holes = 0;
     partition->events++;
     partition->unpeeked++;
-    partition->uncounted_events += partition_waits(queue, partition) && sequence > partition->counted;
+    partition->unstable_events += partition_waits(queue, partition) && sequence > partition->stable;
     partition->bytes += length;
     wan_add_guarded(&queue->events, 1);
     wan_add_guarded(&queue->bytes, length);
@@ -97,13 +97,11 @@ wan_status wan_queue_restore_positions(wan_queue *queue, uint32_t number, uint64
     wan_partition *partition = &queue->partitions[number];
     /* An empty partition needs no entries. */
     if (partition->appended == 0 && partition->removed == 0 && removed && removed == appended) {
-        partition->removed = partition->peeked = partition->appended = partition->durable = partition->counted =
-            removed;
+        partition->removed = partition->peeked = partition->appended = partition->durable = partition->stable = removed;
         return WAN_OK;
     }
     if (partition->appended == 0 && removed)
-        partition->removed = partition->peeked = partition->durable = partition->counted = partition->appended =
-            removed;
+        partition->removed = partition->peeked = partition->durable = partition->stable = partition->appended = removed;
     wan_queue_skip_to(partition, appended);
     if (removed > partition->removed) {
         if (queue->persistent && partition->durable < removed) wan_queue_made_durable(queue, number, removed);

@@ -119,7 +119,7 @@ void wan_queue_lack(wan_queue *queue, uint32_t number, uint64_t through)
     partition->lacks = through;
     if (!through) return;
     partition->leads = 0;
-    partition->settle_through = 0; /* It may be about what is not here yet. */
+    partition->removed_through = 0; /* It may be about what is not here yet. */
 }
 
 wan_status wan_queue_reach_back(wan_queue *queue, uint32_t number, uint64_t after)
@@ -135,8 +135,8 @@ wan_status wan_queue_reach_back(wan_queue *queue, uint32_t number, uint64_t afte
         memset(block_of(partition, partition->removed)->entries, 0, left * sizeof(wan_entry_ref));
     partition->has_gaps = 1; /* What lies between are holes. */
     /* What comes now counts only as far as its changes do. All live events lie behind `removed`. */
-    const uint64_t counted = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
-    if (counted < partition->counted) partition->counted = counted > after ? counted : after;
+    const uint64_t high_watermark = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
+    if (high_watermark < partition->stable) partition->stable = high_watermark > after ? high_watermark : after;
     wan_queue_forget_index(partition); /* A slot must not seem to name one of these. */
     partition->removed = partition->peeked = partition->begun = after;
     wan_queue_close_gaps(partition);

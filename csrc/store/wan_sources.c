@@ -47,7 +47,7 @@ static wan_source_place *find(wan_sources *sources, const wan_source_place *plac
 int wan_sources_has(wan_sources *sources, const wan_source_place *place)
 {
     const wan_source_place *known = find(sources, place);
-    return known && known->era == place->era && place->through <= known->through;
+    return known && known->timeline == place->timeline && place->through <= known->through;
 }
 
 static wan_status grow_index(wan_sources *sources)
@@ -83,7 +83,7 @@ void wan_sources_note(wan_sources *sources, const wan_source_place *place)
 {
     wan_source_place *known = find(sources, place);
     if (known) {
-        if (known->era != place->era || known->through < place->through) *known = *place;
+        if (known->timeline != place->timeline || known->through < place->through) *known = *place;
         return;
     }
     if (count_of(sources) >= WAN_SOURCES_MAX) forget_all(sources);

@@ -10,7 +10,8 @@
  * docs/segment_format.md shows it byte by byte. */
 typedef struct {
     uint64_t source[2]; /* The digest of the stream's name: site, sender, and numbering or region. Never zeros. */
-    uint64_t era; /* Sequences mean the same events only in one era: a mount of a queue, a timeline of a bucket. */
+    uint64_t
+        timeline; /* Sequences mean the same events only in one timeline: a mount of a queue, a timeline of a bucket. */
     uint64_t through;
     uint32_t partition; /* Of the sender's queue, or the bucket of the region. */
     uint32_t reserved;  /* 0. */

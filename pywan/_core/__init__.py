@@ -43,9 +43,6 @@ from pywan._core.calls.call_rows import RowCalls
 from pywan._core.calls.call_session import CallSession
 from pywan._core.clients.row_sender import RowSender
 from pywan._core.clients.row_stage import RowStage, StageBudget
-from pywan._core.copies.lane import PROMISE_KEPT_US, LaneReceiver, LaneSender
-from pywan._core.copies.lane_receiver import LaneReceiverSession, Promise
-from pywan._core.copies.lane_sender import LaneSenderSession
 from pywan._core.gateway.applied_slot import remembered_failures
 from pywan._core.gateway.dispatcher import DispatcherSession
 from pywan._core.gateway.event_batch import AsyncEvent, EventBatch
@@ -53,31 +50,34 @@ from pywan._core.gateway.event_columns import EventColumns
 from pywan._core.gateway.listener_stream import run_listener
 from pywan._core.gateway.parked_index import PARKED_MARK_BYTES, ParkedIndex, of_region, place_in_order
 from pywan._core.gateway.receiver import ReceiverSession
-from pywan._core.gateway.receiver_apply import APPLY_DONE, APPLY_ELSEWHERE, APPLY_LOST
+from pywan._core.gateway.receiver_apply import APPLY_DONE, APPLY_LOST, APPLY_NOT_PRIMARY
 from pywan._core.gateway.source_memory import ReceiverCounts, SourceMemory
 from pywan._core.gateway.stream_memory import StreamMemory, remembered_streams
 from pywan._core.log.disk_log import LogBudget
 from pywan._core.queue.event_queue import EventQueue
 from pywan._core.region.call_slots import CallSlots, member_of_caller
-from pywan._core.region.clock_repair import ClockRepair
-from pywan._core.region.enqueue import WITHHELD
-from pywan._core.region.region import RegionCore, RegionFace, _Nothing, core_of_face
-from pywan._core.region.region_changes import Condition, CopyRead, RegionCalls
-from pywan._core.region.tail import (
-    COPY_LEARNING,
-    COPY_QUEUE_ONLY,
-    COPY_WAITED,
-    TAIL_ABSENT,
-    TAIL_COPY,
-    TAIL_LANES_MAX,
-    TAIL_LEARNER,
-    TAIL_PRIMARY,
-    TAIL_TAKING_OVER,
-    LaneState,
-    Tail,
+from pywan._core.region.changelog import (
+    REPL_LINKS_MAX,
+    REPLICA_ABSENT,
+    REPLICA_IN_SYNC,
+    REPLICA_LEARNER,
+    REPLICA_LEARNING,
+    REPLICA_PRIMARY,
+    REPLICA_QUEUE_ONLY,
+    REPLICA_TAKING_OVER,
+    REPLICA_WAITED,
+    Changelog,
+    ReplLinkState,
     monotonic_us,
     simulate_monotonic_us,
 )
+from pywan._core.region.clock_repair import ClockRepair
+from pywan._core.region.enqueue import WITHHELD
+from pywan._core.region.region import RegionCore, RegionFace, _Nothing, core_of_face
+from pywan._core.region.region_changes import Condition, RegionCalls, ReplicaRead
+from pywan._core.replication.repl_link import READ_LEASE_KEPT_US, ReplReceiver, ReplSender
+from pywan._core.replication.repl_receiver import ReadLease, ReplReceiverSession
+from pywan._core.replication.repl_sender import ReplSenderSession
 from pywan._core.values.codec import (
     decode_object,
     encode_key_object,

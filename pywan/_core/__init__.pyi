@@ -34,19 +34,19 @@ ASK_DECIDED: int  # A resolver was asked, and let the change through.
 # What a receiver is told about an event that went through the user's Python, or one of the FAILED_*:
 APPLY_DONE: int  # The event was applied.
 APPLY_LOST: int  # It lost against a later version.
-APPLY_ELSEWHERE: int  # Another member leads its bucket; nothing was done.
+APPLY_NOT_PRIMARY: int  # Another member leads its bucket; nothing was done.
 FAILED_REGION_NOT_FOUND: int
-# What a member is for a bucket, and a copy for its primary:
-TAIL_ABSENT: int
-TAIL_LEARNER: int
-TAIL_COPY: int
-TAIL_TAKING_OVER: int
-TAIL_PRIMARY: int
-TAIL_LANES_MAX: int
-COPY_LEARNING: int
-COPY_WAITED: int
-COPY_QUEUE_ONLY: int  # Added to these: it holds the queued events alone.
-PROMISE_KEPT_US: int  # For so long a member keeps a promise that it gave to a primary.
+# What a member is for a bucket, and a replica for its primary:
+REPLICA_ABSENT: int
+REPLICA_LEARNER: int
+REPLICA_IN_SYNC: int
+REPLICA_TAKING_OVER: int
+REPLICA_PRIMARY: int
+REPL_LINKS_MAX: int
+REPLICA_LEARNING: int
+REPLICA_WAITED: int
+REPLICA_QUEUE_ONLY: int  # Added to these: it holds the queued events alone.
+READ_LEASE_KEPT_US: int  # For so long a member keeps a promise that it gave to a primary.
 FAILED_NO_MEMORY: int
 FAILED_OTHER: int
 FAILED_FORGOTTEN: int
@@ -263,15 +263,15 @@ class EventQueue:
         this queue has not, as it is fed since a later moment than theirs. 0: it lacks none. None: it is being
         attached."""
     def older_events(
-        self, partition: int, life: int, after: int, through: int, most: int
+        self, partition: int, timeline: int, after: int, through: int, most: int
     ) -> tuple[int, int | None, int, _Record] | None:
         """The events of a stream behind `after` through `through`, about `most` bytes of them and one at least, for a
         queue that lacks them: (through which sequence all have left this queue, through which sequence it lacks events
-        itself, through which sequence these are all, the events). None: the stream has another life."""
-    def take_older(self, partition: int, life: int, removed: int, events: _Record) -> bool:
+        itself, through which sequence these are all, the events). None: the stream has another timeline."""
+    def take_older(self, partition: int, timeline: int, removed: int, events: _Record) -> bool:
         """Puts the answer of another queue's `older_events` into this one, which lacks them. False: something of the
-        partition is on its way, or it has another life; nothing was changed."""
-    def end_lacking(self, partition: int, life: int, through: int) -> None:
+        partition is on its way, or it has another timeline; nothing was changed."""
+    def end_lacking(self, partition: int, timeline: int, through: int) -> None:
         """All members were asked for what the partition lacks, which was all through `through`."""
     def run_events(self, first: int, count: int) -> list[int]:
         """How many events are queued in each of `count` partitions, from `first` on."""
@@ -279,7 +279,7 @@ class EventQueue:
     def led_events(self) -> int:
         """How many queued events this member sends."""
     def streams(self) -> list[tuple[int, str, int, int, bool, int]]:
-        """What is known of each stream partition: (partition, region, bucket, life, whether this member leads it,
+        """What is known of each stream partition: (partition, region, bucket, timeline, whether this member leads it,
         through which sequence another member says that it is settled)."""
     @property
     def persistent(self) -> bool: ...
@@ -295,7 +295,7 @@ class EventQueue:
     @property
     def mount(self) -> int:
         """Identifies this opening of the log; 0 without persistence."""
-    def is_past(self, mount: int, partition: int, last: int, settled: int = 0) -> bool:
+    def is_past(self, mount: int, partition: int, last: int, acknowledged: int = 0) -> bool:
         """Whether this queue has or had the events that were sent in `mount`, up to `last`, under these sequences, and
         has settled those up to `settled` too."""
     def renew(self, old: int, numbering: int, timeout: float = 60.0) -> None:
@@ -349,20 +349,20 @@ class EventQueue:
         """Makes one event a hole, as a filter would."""
     def rewind(self, partition: int) -> None:
         """Makes the dispatcher send again what was peeked and not removed, as possible duplicates."""
-    def keep_settled(self, keep: bool) -> None:
-        """With `keep`, events that another member tells as settled stay until `take_settled` takes them."""
-    def take_settled(self, count: int) -> list[tuple[_Record, _Position]]:
-        """Waits until another member tells events as settled that this one keeps (`keep_settled`), or until
-        `keep_settled` is called."""
+    def keep_acknowledged(self, keep: bool) -> None:
+        """With `keep`, events that another member tells as settled stay until `take_acknowledged` takes them."""
+    def take_acknowledged(self, count: int) -> list[tuple[_Record, _Position]]:
+        """Waits until another member tells events as settled that this one keeps (`keep_acknowledged`), or until
+        `keep_acknowledged` is called."""
     @property
     def parked_missed(self) -> int:
         """How many events that another member has parked were not put into `parked`: others have them."""
     def park_in(self, parked: EventQueue) -> None:
-        """From now on `parked` takes copies of the events that another member has parked and tells of."""
+        """From now on `parked` takes replicas of the events that another member has parked and tells of."""
     def replay_into(self, other: EventQueue, force: bool = False, stays: int = -1) -> int:
         """Moves every event to the end of another queue."""
     def lowest_copied(self, until_empty: bool = False) -> dict[int, int]:
-        """{site of origin: the lowest stamp} of the events that were put here as copies (recovered, parked, replayed)
+        """{site of origin: the lowest stamp} of the events that were put here as replicas (recovered, parked, replayed)
         since the last call."""
 
 _Position = tuple[int, int, bool]  # (partition, sequence, whether it may have been applied before)
@@ -370,90 +370,90 @@ _Record = bytes  # Outside the class, whose property `bytes` hides the type.
 
 # Regions
 
-class LaneState:
-    """What the tails of all regions know of the lane to one other member."""
+class ReplLinkState:
+    """What the tails of all regions know of the replication link to one other member."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None: ...
-    def promise(self, until_us: int) -> None:
+    def set_read_lease(self, until_us: int) -> None:
         """Until then (`monotonic_us`) the other member adopts no later epoch without saying so."""
     def answered(self, at_us: int) -> None:
         """The other member has answered something then (`monotonic_us`)."""
 
-class Tail:
-    """The last changes of each bucket of one region, which some copies may lack."""
+class Changelog:
+    """The last changes of each bucket of one region, which some replicas may lack."""
 
-    def __init__(self, buckets: int, shards: int, min_copies: int = 1, budget: MemoryBudget | None = None) -> None:
-        """`min_copies`: a bucket with fewer copies in sync, the primary included, takes no change. `budget`: the
-        member's, which counts what the tail holds."""
+    def __init__(self, buckets: int, shards: int, min_isr: int = 1, budget: MemoryBudget | None = None) -> None:
+        """`min_isr`: a bucket with fewer in-sync replicas, the primary included, takes no change. `budget`: the
+        member's, which counts what the change log holds."""
     def behind(self) -> dict[int, int]:
-        """By lane: how many bytes of changes the copy at its end has yet to acknowledge."""
+        """By replication link: how many bytes of changes the replica at its end has yet to acknowledge."""
     def set_role(
         self,
         bucket: int,
         role: int,
-        life: int,
+        timeline: int,
         epoch: int,
         transfer: int = 0,
         leader: int = 0,
         queue_only: bool = False,
     ) -> None:
         """Sets what this member is for a bucket (TAIL_*). It adopts the epoch: older ones are refused from now on.
-        `leader`: the number of the primary's incarnation, whose lane alone brings changes; 0: it is not known.
-        `queue_only`: as a copy or learner it holds the queued events alone."""
+        `leader`: the number of the primary's incarnation, whose replication link alone brings changes; 0: it is not
+        known. `queue_only`: as a replica or learner it holds the queued events alone."""
     def keep_events(self, bucket: int) -> tuple[int, int]:
         """The bucket is lost, and this member is no primary of it: what its queues have of it leaves from their own
         partitions. `set_role` follows. Returns how many events are kept, and how many are not, for want of memory."""
-    def set_copies(self, bucket: int, copies: Iterable[tuple[int, int, int, int]]) -> None:
-        """Sets whom a primary sends to: (lane, COPY_*, transfer, acknowledged) for each copy. One that holds the queued
-        events alone has COPY_QUEUE_ONLY added. What is known of a copy that stays is kept."""
-    def hear(self, by_primary: bool = False, says: bool = False) -> None:
-        """From now on the changes that are made or followed here wait for listeners (`next_heard`)."""
-    def set_heard_limit(self, limit_us: int) -> None:
+    def set_replicas(self, bucket: int, replicas: Iterable[tuple[int, int, int, int]]) -> None:
+        """Sets whom a primary sends to: (replication link, COPY_*, transfer, acknowledged) for each replica. One that
+        holds the queued events alone has REPLICA_QUEUE_ONLY added. What is known of a replica that stays is kept."""
+    def keep_notifications(self, by_primary: bool = False, says: bool = False) -> None:
+        """From now on the changes that are made or followed here wait for listeners (`next_notification`)."""
+    def set_notification_limit(self, limit_us: int) -> None:
         """Sets how long a listener may stand still before changes that wait for it are dropped."""
-    def next_heard(self, timeout_ms: int) -> tuple[str, tuple[int, bytes] | None, bytes, bool] | None:
+    def next_notification(self, timeout_ms: int) -> tuple[str, tuple[int, bytes] | None, bytes, bool] | None:
         """The next change that listeners are to be told, which counts: (operation, the value before, the record,
         whether another member may have told it too)."""
-    def heard_state(self) -> dict[str, int]:
+    def notifications_state(self) -> dict[str, int]:
         """What waits for listeners."""
     def relieve(self) -> None:
         """Drops the oldest changes that wait for a listener which stands still, if callers wait for that."""
     @property
-    def heard_dropped(self) -> int:
+    def notifications_dropped(self) -> int:
         """How many changes were dropped because listeners stood still, here or at another member."""
-    def heard_through(self, bucket: int) -> int:
+    def notified_through(self, bucket: int) -> int:
         """Through which sequence listeners were told at this member, the primary of a bucket."""
     def heard_waits(self, bucket: int, after: int = 0) -> tuple[list[int], list[bytes]]:
         """Returns the changes of a bucket that wait for listeners: their sequences in order, and the records behind
         sequence `after`. For simulations that check each change."""
-    def end_hearing(self) -> int:
+    def end_notifications(self) -> int:
         """Nobody tells changes any more. Returns how many of them this member was to tell."""
-    def last(self, bucket: int) -> int:
+    def log_end(self, bucket: int) -> int:
         """The sequence of the newest change of a bucket."""
     def fetch(self, bucket: int, after: int) -> bytes:
-        """The changes of a bucket behind sequence `after`, as lanes carry them."""
+        """The changes of a bucket behind sequence `after`, as replication links carry them."""
     def state(self, bucket: int) -> dict[str, Any]:
-        """What the member knows of a bucket, and of its copies if it leads it."""
+        """What the member knows of a bucket, and of its replicas if it leads it."""
     def callers(self, bucket: int) -> set[int]:
         """The callers of which a bucket remembers calls, as a set."""
     def forget(self, bucket: int, caller: int) -> bool:
-        """Forgets the calls of a caller that is gone, and refuses it from now on, here and at all copies."""
+        """Forgets the calls of a caller that is gone, and refuses it from now on, here and at all replicas."""
     def states(self) -> dict[int, dict[str, Any]]:
         """The state of each bucket that this member has, by number."""
-    def acknowledged(self, bucket: int, lane: int, life: int, epoch: int, sequence: int) -> bool:
-        """The copy at the end of a lane has all changes of the bucket through `sequence`."""
-    def told(self, bucket: int, life: int, epoch: int, counted: int, heard: int = 0) -> None:
+    def acknowledged(self, bucket: int, repl_link: int, timeline: int, epoch: int, sequence: int) -> bool:
+        """The replica at the end of a replication link has all changes of the bucket through `sequence`."""
+    def told(self, bucket: int, timeline: int, epoch: int, high_watermark: int, notified: int = 0) -> None:
         """The primary says through which sequence the changes of the bucket count, and listeners heard them."""
     def set_holders(self, bucket: int, members: Iterable[int]) -> None:
         """Sets which incarnations, by their numbers, hold the bucket in sync, or are about to leave, as the tables
         say."""
-    def tell_settled(self, bucket: int) -> None:
-        """Tells all lanes once more what has left the queues that the bucket feeds, and why."""
+    def announce_removals(self, bucket: int) -> None:
+        """Tells all replication links once more what has left the queues that the bucket feeds, and why."""
     def may_read(self, bucket: int) -> bool:
-        """Whether this member, as primary of the bucket, may answer a read without asking the copies."""
-    def add_lane(self, number: int, lane: LaneState) -> None:
-        """Names a lane."""
-    def remove_lane(self, number: int) -> None:
-        """Forgets a lane that no bucket uses any more."""
+        """Whether this member, as primary of the bucket, may answer a read without asking the replicas."""
+    def add_repl_link(self, number: int, repl_link: ReplLinkState) -> None:
+        """Names a replication link."""
+    def remove_repl_link(self, number: int) -> None:
+        """Forgets a replication link that no bucket uses any more."""
     def set_lease(self, until_us: int) -> None:
         """Sets until when the coordinator's lease runs, by `monotonic_us`."""
 
@@ -483,7 +483,7 @@ class Clock:
         """Raises the lowest stamp that a local change can get, and returns it."""
     def see(self, stamp: int) -> None:
         """Makes every later stamp of this clock greater than `stamp`."""
-    def hear(self, stamp: int) -> None:
+    def receive(self, stamp: int) -> None:
         """Takes a stamp that the clock of another site gave less than a minute ago."""
     def lower(self) -> bool:
         """Sets the clock back to the time if its stamps are so far ahead that other sites park the events."""
@@ -568,20 +568,20 @@ class RegionCore(RegionCalls):
     @property
     def free_bytes(self) -> int:
         """The bytes that the region has from the system, and that new entries can take."""
-    def share(self, tail: Tail, route: Any, reads_copies: bool = False, content: bool = False) -> None:
-        """From now on several members hold the region: its changes go into `tail`, and count when all copies that are
+    def share(self, changelog: Changelog, route: Any, reads_replicas: bool = False, content: bool = False) -> None:
+        """From now on several members hold the region: its changes go into `tail`, and count when all replicas that are
         waited for have them."""
     @property
     def is_shared(self) -> bool:
-        """Whether several members hold the region: the next change goes into a tail."""
+        """Whether several members hold the region: the next change goes into a change log."""
     @property
     def route(self) -> Any:
         """What makes the calls about keys whose primary is another member."""
     @property
     def shards(self) -> int:
         """How many shards the region's table has."""
-    def extend(self, bucket: int, life: int, epoch: int, first_sequence: int, entries: bytes) -> int:
-        """Applies changes that another copy of the bucket has, as `Tail.fetch` gave them."""
+    def extend(self, bucket: int, timeline: int, epoch: int, first_sequence: int, entries: bytes) -> int:
+        """Applies changes that another replica of the bucket has, as `Changelog.fetch` gave them."""
     @property
     def queues(self) -> tuple[EventQueue, ...]:
         """The attached queues."""
@@ -699,7 +699,7 @@ class RegionCore(RegionCalls):
         """What the region remembers of destroyed keys: how many tombstones are whole and how many shrunk, their bytes,
         the stamp up to which others were forgotten (0: none were), and the stamp up to which some may be gone for any
         reason."""
-    def copy_into(self, to: RegionCore, cursor: int = 0) -> int | None:
+    def copy_into(self, to: RegionCore, scan_position: int = 0) -> int | None:
         """Copies every entry from `cursor` on with its version into another region; tombstones and invalidated entries
         too."""
     @property
@@ -719,7 +719,7 @@ class RegionCore(RegionCalls):
         """Takes everything out of a bucket, tombstones too, and returns how many there were."""
     def scan_keys(self) -> Iterator[Any]:
         """Gives every live key, shard by shard."""
-    def scan(self, cursor: int = 0, limit: int = 10000) -> tuple[int | None, bytes]:
+    def scan(self, scan_position: int = 0, limit: int = 10000) -> tuple[int | None, bytes]:
         """(next cursor or None, entries): the live entries of one shard or more, packed so that sites can be
         compared."""
     def one_wait(self) -> AbstractContextManager[Any]:
@@ -819,69 +819,69 @@ class Session:
     def next_us(self, now_us: int = 0) -> int | None:
         """When to call `data_to_send` again, though no bytes come in and none wait to leave."""
 
-class Promise:
-    """Until when this member has promised another one to adopt no later epoch without saying so."""
+class ReadLease:
+    """The read lease for another member: until then this member adopts no later epoch without saying so."""
 
     def left_us(self, now_us: int = 0) -> int:
-        """How much of the promise is left at `now_us`; 0: now."""
+        """Returns the rest of the read lease at `now_us`; 0: now."""
 
-class LaneSenderSession(Session):
-    """The sending end of lane `number`."""
+class ReplSenderSession(Session):
+    """The sending end of replication link `number`."""
 
     @property
     def runs_beside(self) -> int: ...
     def connected(self) -> None:
-        """The connection is a new one."""
+        """Resets the state for a new connection."""
     def run(self, sock: Any) -> str:
-        """Sends over a connected socket until it breaks, or until `stop`."""
+        """Sends over a connected socket until the connection breaks, or until `stop`."""
     def stop(self) -> None:
-        """Makes `run` return soon, also a later one."""
+        """Makes `run` return soon, also a later call."""
 
-class LaneReceiverSession(Session):
-    """The receiving end of a lane."""
+class ReplReceiverSession(Session):
+    """The receiving end of a replication link."""
 
     @property
-    def promise(self) -> Promise: ...
+    def read_lease(self) -> ReadLease: ...
     def run(self, sock: Any) -> str:
-        """Takes what comes over a connected socket, until it closes or breaks, or until `stop`."""
+        """Receives over a connected socket, until the connection closes or breaks, or until `stop`."""
     def stop(self) -> None:
         """Makes `run` return soon."""
 
-class LaneSender(LaneState):
-    """Sends the changes and images of buckets to one other member."""
+class ReplSender(ReplLinkState):
+    """Sends the changes and snapshots of buckets to one other member."""
 
     def __new__(cls, number: int, about: str, member_timeout_ms: int, other: str = "") -> Self: ...
     @property
-    def session(self) -> LaneSenderSession: ...
+    def session(self) -> ReplSenderSession: ...
     @property
     def about(self) -> str: ...
     @property
-    def promised_until_us(self) -> int:
-        """Until when the other member has promised to adopt no later epoch without saying so."""
+    def read_lease_until_us(self) -> int:
+        """The end of the read lease: until then the other member adopts no later epoch without saying so."""
     @property
     def is_connected(self) -> bool: ...
     @property
     def rests(self) -> bool:
-        """Whether nothing is on its way."""
+        """Whether no question is on its way."""
     @property
     def news_file(self) -> int:
-        """An eventfd: readable while there is news."""
+        """An eventfd, readable while news is waiting."""
     def configure(self, member_timeout_ms: int) -> None:
-        """Sets how long a question may stay without an answer before there is news of it. If no other one is answered
-        meanwhile, the connection is given up."""
+        """Sets how long a question may stay without an answer before news is sent about it. If no answer to any
+        question arrives meanwhile, the connection is given up."""
     def add_region(self, number: int, name: str, core: RegionCore) -> None:
-        """Sends what the tail of a region has for this lane."""
+        """Sends the change log of a region to the other member."""
     def remove_region(self, name: str) -> None:
-        """Sends nothing of this region any more."""
+        """Stops sending a region."""
     def run_over_socket(self, sock: Any) -> str:
-        """Sends over a connected socket until it breaks, or until `stop`."""
+        """Sends over a connected socket until the connection breaks, or until `stop`."""
     def stop(self) -> None:
-        """Makes `run_over_socket` return soon, also a later one."""
+        """Makes `run_over_socket` return soon, also a later call."""
     def news(self) -> list[tuple[Any, ...]]:
-        """What happened since the last call."""
+        """Returns the news since the last call."""
 
-class LaneReceiver:
-    """Takes what one other member sends of the buckets whose copies are here."""
+class ReplReceiver:
+    """Receives the changes and snapshots that one other member sends to the replicas of this member."""
 
     def __new__(
         cls,
@@ -890,28 +890,28 @@ class LaneReceiver:
         member: int = 0,
         memory: MemoryLimit | None = None,
     ) -> Self:
-        """`member`: the number of the other member's incarnation; 0: it is not known, and may lead any bucket.
-        `memory`: the limit of this member, whose state each answer tells."""
+        """`member`: the number of the other member's incarnation; 0: unknown, and may lead any bucket.
+        `memory`: the limit of this member; each answer carries its state."""
     @property
-    def promise(self) -> Promise: ...
+    def read_lease(self) -> ReadLease: ...
     @property
     def news_file(self) -> int:
-        """An eventfd: readable while there is news."""
+        """An eventfd, readable while news is waiting."""
     def configure(self, member_timeout_ms: int) -> None:
-        """Sets after how long without a word a connection is given up, also one that is open."""
-    def open_session(self) -> LaneReceiverSession:
+        """Sets the time without a received frame after which a connection is given up, also for an open connection."""
+    def open_session(self) -> ReplReceiverSession:
         """The session of a new connection."""
     def run_over_socket(self, sock: Any) -> str:
-        """Takes what comes over a connected socket until it closes or breaks, or until `stop`."""
+        """Receives over a connected socket until the connection closes or breaks, or until `stop`."""
     def stop(self) -> None:
-        """Ends all connections, also later ones."""
+        """Ends all present and later connections."""
     def take_ahead_ms(self) -> int:
-        """By how many milliseconds stamps of changes that came since the last call were ahead of the time here, at
+        """Returns by how many milliseconds stamps of changes since the last call were ahead of the local time, at
         most."""
     def deny(self, region: str, bucket: int, epoch: int) -> None:
-        """Tells the other member that this one has adopted a later epoch of a bucket."""
+        """Tells the other member that this member has adopted a later epoch of a bucket."""
     def news(self) -> list[tuple[Any, ...]]:
-        """What happened since the last call."""
+        """Returns the news since the last call."""
 
 class CallSession(Session):
     """The calls of one connection."""
@@ -928,7 +928,7 @@ class CallSession(Session):
     @property
     def served(self) -> int: ...
     @property
-    def shelved(self) -> int:
+    def pending(self) -> int:
         """How many calls wait until their changes or reads count."""
     @property
     def rounds(self) -> int: ...
@@ -1027,12 +1027,13 @@ class CallRoute:
     def ask(self, what: str, places: list[tuple[int, int]], began_us: int = 0) -> list[Any]:
         """Asks the primaries of buckets, all at once; this member too."""
     def too_few(self, bucket: int, made: int, wanted: int, key: Any) -> Exception:
-        """The error for a change that counts, and that `made` copies in sync had then, where `wanted` are asked for."""
+        """The error for a change that counts, and that `made` in-sync replicas had then, where `wanted` are asked
+        for."""
     def clear_buckets(self) -> list[Any]:
         """Clears all buckets, each one at its primary, as one call."""
 
-class CopyRead:
-    """A read of a key at this member's own copy, for drivers without threads. If it has not `begun`, or if it ends
+class ReplicaRead:
+    """A read of a key at this member's own replica, for drivers without threads. If it has not `begun`, or if it ends
     without an answer, the primary is asked."""
 
     def __new__(cls, region: RegionCalls, key: Any) -> Self: ...
@@ -1161,7 +1162,8 @@ class EventBatch:
     def part(self, first: int, end: int) -> EventBatch:
         """Returns the events from `first` up to `end` as a batch."""
     def marks(self) -> dict[int, int]:
-        """How far this batch goes: a map from each partition of the queue to the sequence of its last event here."""
+        """Returns the end of the batch: a map from each partition of the queue to the sequence of the partition's last
+        event in the batch."""
 
 class EventColumns:
     """The columns of a batch."""
@@ -1172,17 +1174,17 @@ class EventColumns:
     def regions(self) -> tuple[bytes, list[str | None]]:
         """Returns (the number of each event's region among `names`, 32 bits each; `names`)."""
     def numbers(self) -> dict[str, bytes]:
-        """Returns a column for each of these, by its name: "operation" (8 bits: 0 create, 1 update, 2 destroy),
-        "timestamp" (64 bits, milliseconds since 1970), "stamp", "sequence", "event_sequence" (64 bits), "partition",
-        "event_member", "event_thread" (32 bits), "origin_site" (8 bits), "possible_duplicate" (one bit)."""
+        """Returns the following columns by name: "operation" (8 bits: 0 create, 1 update, 2 destroy), "timestamp" (64
+        bits, milliseconds since 1970), "stamp", "sequence", "event_sequence" (64 bits), "partition", "event_member",
+        "event_thread" (32 bits), "origin_site" (8 bits), "possible_duplicate" (one bit)."""
 
 PARKED_MARK_BYTES: int
 
 def of_region(record: bytes, region: str) -> bytes:
-    """The record of another member with this member's number of its region."""
+    """Returns the record of another member with the local number of the region."""
 
 def place_in_order(record: bytes) -> tuple[int, int, int, int]:
-    """The sort key that orders records as `ParkedIndex` does: by version, and then by mark."""
+    """Returns the sort key of a record in the order of `ParkedIndex`: by version, and then by mark."""
 
 class ParkedIndex:
     """An index of `parked`, the queue of the parked events of a sender."""
@@ -1190,47 +1192,45 @@ class ParkedIndex:
     def __init__(self, parked: EventQueue) -> None: ...
     @property
     def replayed(self) -> int:
-        """How many events are queued again, and parked until they have left the queue."""
+        """The number of replayed events: queued again, and still parked until they have left the queue."""
     def refresh(self) -> None:
-        """Adds the events that were parked since the last call, and notes as left those that were taken out of the
-        queue by others."""
+        """Adds the events parked since the last call."""
     def count(self, led: Iterable[tuple[str, bytes]]) -> int:
-        """How many events are parked and led here."""
+        """Returns the number of led parked events."""
     def shown(self, led: Iterable[tuple[str, bytes]], limit: int) -> list[tuple[int, bytes]]:
-        """Up to `limit` of the events that are parked and led here, in order, as (reason, record)."""
+        """Returns up to `limit` led parked events, in order, as (reason, record)."""
     def sums(self, region: str, buckets: int) -> list[tuple[int, int, int]]:
-        """(bucket, count, sum of the marks) of each bucket that has events here."""
+        """Returns (bucket, count, sum of the marks) of each bucket with parked events."""
     def marks(self, region: str, buckets: bytes, part: int = 0, parts: int = 1) -> bytes:
-        """The marks of some buckets of a region (a byte for each bucket says which), or of one of so many parts of
-        them."""
+        """Returns the marks of the chosen buckets of a region (one byte for each bucket), or one of `parts` parts of
+        the marks."""
     def compare(self, region: str, buckets: bytes, part: int, parts: int, theirs: bytes) -> tuple[bytes, bytes, bytes]:
-        """Compares with the `marks` of another member: the marks of (those that have left, as known here; those that
-        are lacking here; those that are lacking there)."""
+        """Compares with the `marks` of another member."""
     def lacking(self, marks: bytes) -> tuple[bytes, bytes]:
-        """Returns two parts of these marks: the events that this index knows as left, and the events that it lacks."""
+        """Returns two parts of the marks: events known as left, and events missing in the index."""
     def copy(self, marks: bytes, most: int) -> tuple[bytes, int]:
-        """The events with these marks that are parked here, about `most` bytes of them and one at least, for `take`."""
+        """Returns the parked events with the given marks for `take`, about `most` bytes and one event at least, and the
+        number of checked marks."""
     def take(self, region: str, events: bytes) -> int:
-        """Parks the events that another member's `copy` returned, but for those that are known or have left."""
+        """Parks the events from another member's `copy`, except events known or left."""
     def leave(self, marks: bytes) -> int:
-        """The events with these marks were replayed or dropped: they go here too, and do not come back."""
+        """Removes the replayed or dropped events with the given marks."""
     def forget(self, marks: bytes) -> None:
-        """The events with these marks are another member's to keep."""
+        """Removes the events with the given marks, because another member keeps the events."""
     def replace(self, record: bytes, reason: int) -> None:
-        """Parks a record in the place of the one of the same event that is here."""
+        """Parks a record in place of the present record of the same event."""
     def drop(self, led: Iterable[tuple[str, bytes]]) -> bytes:
-        """Lets all events leave that are parked and led here. Returns their marks."""
+        """Removes all led parked events. Returns their marks."""
     def replay(self, to: EventQueue, led: Iterable[tuple[str, bytes]], force: bool = False, stays: int = -1) -> int:
-        """Queues all events again in `to` that are parked and led here, in order, but for those of partition
-        `stays`."""
+        """Queues all led parked events again in `to`, in order, except the events of partition `stays`."""
     def finish(self, to: EventQueue) -> bytes:
-        """Lets all events leave that were queued again in `to`, have left that, and were not refused again."""
+        """Removes all replayed events that have left `to` and did not fail again."""
 
 def run_listener(
     session: Session, deliver: Callable[[EventBatch], list[tuple[int, int]] | None], queue: str, numbering: int
 ) -> str:
-    """Hands the batches of a dispatcher's session to `deliver(batch)`, until it is told to stop or a batch is to come
-    again."""
+    """Hands the batches of a dispatcher's session to `deliver(batch)`, until the session is told to stop or a batch is
+    to be sent again."""
 
 class DispatcherSession(Session):
     """The session of dispatcher `index` of a queue, over one connection after another."""
@@ -1259,7 +1259,7 @@ class DispatcherSession(Session):
         compress: bool = False,
         batch_bytes_max: int = 8388608,
         alert_threshold_ms: int = 0,
-        silence_ms: int = 0,
+        receive_timeout_ms: int = 0,
     ) -> None:
         """Sets the options of the next batches. batch_size -1: only time closes a batch."""
     def set_callbacks(
@@ -1269,52 +1269,54 @@ class DispatcherSession(Session):
     ) -> None:
         """Replaces the user's callbacks, from the next batch on."""
     def tell_floors(self, floors: bytes) -> None:
-        """Tells the receiver these floors (wan_floor): with a ping at once, and again on every connection to come."""
+        """Tells the receiver these tombstone watermarks (wan_floor): in a ping at once, and again on every later
+        connection."""
     @property
-    def floors_are_heard(self) -> bool:
-        """Whether a receiver has answered the ping with the floors that `tell_floors` was given last."""
+    def floors_are_acked(self) -> bool:
+        """Whether a receiver has answered the ping with the tombstone watermarks of the last `tell_floors`."""
     def stop(self) -> None:
         """Makes `run` return soon."""
     def times(self, now_us: int) -> dict[str, int]:
-        """Times in microseconds so far, at `now_us`, that lag is made of."""
+        """Returns the parts of lag in microseconds so far, at `now_us`."""
     def flow(self, now_us: int) -> dict[str, int]:
-        """The numbers of what is on its way at `now_us`."""
+        """Returns the numbers about batches in flight at `now_us`."""
     @property
     def has_progressed(self) -> bool:
         """Whether the receiver has acknowledged, or told of its work, on this connection or the last one."""
     @property
     def unreadable_reason(self) -> str | None:
-        """Why events that lie in a file of the log are not sent; None: they are."""
+        """The reason why events in a file of the log are not sent; None: all events can be sent."""
     @property
     def is_given_up(self) -> bool:
-        """Whether the last connection ended because its receiver showed no progress, or no life."""
+        """Whether the last connection ended because the receiver showed no progress, or no sign of life."""
     @property
     def is_refused(self) -> bool:
-        """Whether the receiver ended the last connection, and said why."""
+        """Whether the receiver ended the last connection with a reason."""
     def pause(self, value: bool) -> None:
-        """No new batch is built while paused; acknowledgements are still taken."""
+        """No new batch is built while paused."""
     def leave(self, value: bool) -> None:
         """While set, no new batch is built, and `run` returns "done" when all batches are acknowledged."""
     def flush(self, value: bool) -> None:
-        """While set, a batch leaves as soon as there is an event for it."""
+        """While set, a batch leaves as soon as there is an event."""
     def connected(self, credit_events: int, credit_bytes: int, now_us: int = 0, heartbeat_us: int = ...) -> None:
-        """Begins a new connection: batch ids start at 0, the receiver's credit is known, and no region has been named
-        on it."""
+        """Begins a new connection: batch ids start at 0, the receiver's credit is known, and no region has been
+        named."""
     def disconnected(self) -> None:
-        """Ends the connection: everything in flight is to be sent again, marked possible duplicate."""
+        """Ends the connection: all events in flight are to be sent again, marked as possible duplicates."""
     def run(self, sock: Any) -> str:
-        """Moves batches out and acknowledgements in over a connected socket, until it is told to stop or the connection
-        breaks."""
+        """Moves batches out and acknowledgements in over a connected socket, until a stop or the end of the
+        connection."""
 
 def remembered_failures() -> int:
-    """How many failed events this process remembers, over all sources, until their senders have heard of them."""
+    """Returns the number of failed events remembered in this process, over all sources, until the senders know the
+    failures."""
 
 def remembered_streams() -> int:
-    """How many streams this process remembers, over all senders."""
+    """Returns the number of streams that this process remembers, over all senders."""
 
 class StreamMemory:
-    """What has been applied of the streams of one sender of a site, by region and bucket: the last contiguous sequence
-    of the newest life. All members of that site send the same streams. `name`: of the site and the sender."""
+    """The applied events of the streams of one sender of a site, by region and bucket: the last contiguous sequence of
+    the newest timeline. All members of the site send the same streams. `name`: identifies the site and the sender."""
 
     def __new__(cls, name: str = "") -> Self: ...
     @property
@@ -1323,17 +1325,18 @@ class StreamMemory:
     def streams(self) -> int: ...
     @property
     def failures(self) -> int:
-        """How many failed events of the streams are remembered until the sender has heard of them."""
+        """The number of failed events of the streams that are remembered until the sender knows the failures."""
 
     def forget(self) -> None:
         """Forgets all streams that no connection has named."""
     def last(self, region: str, buckets: int) -> list[tuple[int, int]]:
-        """For each bucket of a region: its newest life, and the last contiguous sequence applied of it."""
+        """Returns for each bucket of a region the newest timeline, and the timeline's last contiguous applied
+        sequence."""
 
 class SourceMemory:
-    """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition.
-    `streams`: the same of the streams of that sender, which its queues at other members share; None: its own ones.
-    `name`: what tells the numbering from any other, over restarts; "": queues here do not recognise its events."""
+    """The applied events of one queue numbering of one sender: the last contiguous sequence of each partition.
+    `streams`: the applied events of the sender's streams, shared by the sender's queues at other members; None: own
+    streams. `name`: identifies the numbering, over restarts; "": queues of this member do not recognise the events."""
 
     def __new__(cls, partitions: int, streams: StreamMemory | None = None, name: str = "") -> Self: ...
     @property
@@ -1342,17 +1345,17 @@ class SourceMemory:
     def streams(self) -> StreamMemory: ...
     @property
     def failures(self) -> int:
-        """How many failed events are remembered until the sender has heard of them."""
+        """The number of failed events that are remembered until the sender knows the failures."""
 
     def last(self) -> list[int]:
-        """The last contiguous sequence applied, for every partition."""
+        """Returns the last contiguous applied sequence of every partition."""
     def known(self, mount: int) -> list[tuple[int, int, int, int]]:
-        """The partitions of which something came from another mount than this one."""
+        """Returns the partitions with events from another mount than `mount`."""
     def forget_passed_over(self) -> list[int]:
-        """Forgets all about the partitions with events that were passed over here, so that what comes of them is
+        """Forgets the partitions with events passed over in this member, so that new events of the partitions are
         applied."""
     def mount_of(self, partition: int) -> int:
-        """The mount that the newest event of a partition came from."""
+        """Returns the mount of the newest event of a partition."""
 
 class ReceiverCounts:
     """The counters of one receiver, over all its connections."""
@@ -1379,14 +1382,14 @@ class ReceiverSession(Session):
     def stop(self) -> None:
         """Makes `run` return soon, after the event in work."""
     def look_again(self) -> None:
-        """Asks `may_write` again before the next batch. Any thread may call it."""
+        """Asks `may_write` again before the next batch. Any thread may call."""
     def contest(self) -> None:
-        """Notes that the sender's queue was opened elsewhere."""
-    def connected(self, now_us: int, silence_ms: int = 0) -> None:
-        """Begins the connection, which is there since `now_us`; 0: since `run` begins."""
-    def run(self, sock: Any, silence_ms: int) -> str:
-        """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms`, or is told to
-        stop."""
+        """Notes that another process opened the sender's queue."""
+    def connected(self, now_us: int, receive_timeout_ms: int = 0) -> None:
+        """Begins the connection, which exists since `now_us`; 0: since the start of `run`."""
+    def run(self, sock: Any, receive_timeout_ms: int) -> str:
+        """Takes batches from a connected socket until the socket closes, breaks, is silent for `receive_timeout_ms`, or
+        the session is told to stop."""
 
 class RowSender(Session):
     """Lays rows out as records, frame by frame, without the GIL."""
@@ -1449,9 +1452,9 @@ class RowStage(Session):
     @property
     def refusal(self) -> Exception | None: ...
     def stop(self) -> None: ...
-    def connected(self, now_us: int, silence_ms: int = 0) -> None:
+    def connected(self, now_us: int, receive_timeout_ms: int = 0) -> None:
         """Begins the connection, which is there since `now_us`; 0: since `run` begins."""
-    def run(self, sock: Any, silence_ms: int) -> str:
+    def run(self, sock: Any, receive_timeout_ms: int) -> str:
         """Takes rows from a connected socket."""
     def tell_progress(self, steps: int) -> None:
         """Lays out for the client how far its task is, if that is further than it was told."""

@@ -5,7 +5,7 @@ cdef extern from "base/wan_base.h" nogil:
     enum: WAN_RECORD_FORMAT
     ctypedef enum wan_status:
         WAN_OK, WAN_EMPTY, WAN_FULL, WAN_TOO_LARGE, WAN_CORRUPT, WAN_IO, WAN_NO_MEMORY, WAN_INVALID, WAN_SLOW,
-        WAN_CLOSED, WAN_BROKEN, WAN_ELSEWHERE, WAN_TOO_FEW, WAN_IN_DOUBT, WAN_MADE_BEFORE, WAN_GIVEN_UP,
+        WAN_CLOSED, WAN_BROKEN, WAN_NOT_PRIMARY, WAN_TOO_FEW, WAN_IN_DOUBT, WAN_MADE_BEFORE, WAN_GIVEN_UP,
         WAN_LOW_MEMORY
     ctypedef struct wan_breakage:
         pass
@@ -56,7 +56,7 @@ cdef extern from "base/wan_clock.h" nogil:
     uint64_t wan_clock_now_ms(wan_clock *clock)
     uint64_t wan_clock_wall_ms(wan_clock *clock)
     uint64_t wan_clock_receiving_ms(wan_clock *clock)
-    void wan_clock_hear(wan_clock *clock, uint64_t stamp)
+    void wan_clock_receive(wan_clock *clock, uint64_t stamp)
     uint64_t wan_stamp_ms(uint64_t stamp)
     uint64_t wan_clock_take(wan_clock *clock, uint64_t now_ms, uint64_t count)
     void wan_clock_see(wan_clock *clock, uint64_t stamp)
@@ -128,7 +128,7 @@ cdef extern from "base/wan_pages.h" nogil:
     void wan_pages_close(wan_pages *table)
 
 cdef extern from "base/wan_budget.h" nogil:
-    enum: WAN_BUDGET_CHANGES, WAN_BUDGET_CALLS, WAN_BUDGET_HEARD, WAN_BUDGET_REMEMBERED
+    enum: WAN_BUDGET_CHANGES, WAN_BUDGET_CALLS, WAN_BUDGET_NOTIFICATIONS, WAN_BUDGET_REMEMBERED
     ctypedef struct wan_budget:
         uint64_t limit, passing, waits
         uint64_t *used

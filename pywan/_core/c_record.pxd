@@ -84,7 +84,7 @@ cdef extern from "record/wan_frame.h" nogil:
         uint32_t count
         uint64_t first
         uint64_t through
-        uint64_t settled
+        uint64_t acknowledged
         uint32_t bytes
         uint32_t not_durable
         uint32_t duplicates
@@ -116,7 +116,7 @@ cdef extern from "record/wan_frame.h" nogil:
         uint16_t bucket
         uint16_t buckets
         uint16_t reserved
-        uint64_t life
+        uint64_t timeline
     uint32_t wan_frame_crc(const wan_frame *frame, const void *payload, size_t length)
     wan_status wan_frame_check(const wan_frame *frame)
     wan_status wan_stream_check(const wan_frame *frame, uint32_t own_partitions)

@@ -86,7 +86,7 @@ cdef extern from "region/wan_table.h" nogil:
         int64_t tombstone_bytes
         uint32_t replaced_length
         uint64_t logged
-        uint64_t era, sequence
+        uint64_t local_fence, sequence
         uint32_t recalled
     wan_status wan_table_init(wan_table *table, uint32_t buckets)
     void wan_table_close(wan_table *table)

@@ -6,7 +6,7 @@ from pywan._core.c_record cimport *
 cdef extern from "store/wan_sources.h" nogil:
     ctypedef struct wan_source_place:
         uint64_t source[2]
-        uint64_t era, through
+        uint64_t timeline, through
         uint32_t partition, reserved
     ctypedef struct wan_sources:
         wan_buffer places
@@ -44,7 +44,7 @@ cdef extern from "store/wan_queue.h" nogil:
     enum: WAN_EXCEPTIONS_MAX
     ctypedef struct wan_exception:
         pass
-    ctypedef struct wan_settled:
+    ctypedef struct wan_removal:
         uint64_t after, through, explained
         const wan_exception *exceptions
         uint32_t count
@@ -66,15 +66,15 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t events
         uint64_t bytes
         uint64_t unpeeked
-        uint64_t counted
+        uint64_t stable
         uint64_t durable
         uint64_t taken
         const uint64_t *stream
-        uint64_t life
+        uint64_t timeline
         uint32_t bucket
         uint16_t region
         uint8_t leads
-        uint64_t settle_through, unsure_through, begun, lacks
+        uint64_t removed_through, unsure_through, begun, lacks
     ctypedef struct wan_stream_run:
         uint32_t first, buckets
         uint16_t region
@@ -126,19 +126,19 @@ cdef extern from "store/wan_queue.h" nogil:
                             wan_record **records, uint64_t *sequences, uint64_t *peeked_bytes)
     uint64_t wan_queue_remove(wan_queue *queue, uint32_t partition, uint64_t through)
     void wan_queue_make_hole(wan_queue *queue, uint32_t partition, uint64_t sequence, uint32_t reason)
-    void wan_queue_settle_superseded(wan_queue *queue, const wan_buffer *superseded)
+    void wan_queue_remove_superseded(wan_queue *queue, const wan_buffer *superseded)
     void wan_queue_made_durable(wan_queue *queue, uint32_t partition, uint64_t durable)
-    uint64_t wan_queue_settled(wan_queue *queue, uint32_t partition, int *waits)
+    uint64_t wan_queue_removed_through(wan_queue *queue, uint32_t partition, int *waits)
     uint64_t wan_queue_explained(const wan_queue *queue, uint32_t partition, uint32_t to)
     void wan_queue_set_told(wan_queue *queue, uint32_t partition, uint32_t to, uint64_t through)
     uint32_t wan_queue_exceptions(const wan_queue *queue, uint32_t partition, uint64_t after, uint64_t through,
                                   wan_exception *exceptions)
-    void wan_queue_hear_settled(wan_queue *queue, uint32_t partition, const wan_settled *said, int whole)
-    uint64_t wan_queue_go_on_settling(wan_queue *queue, uint32_t partition, uint64_t limit)
-    wan_status wan_queue_settle(wan_queue *queue, uint32_t partition, uint64_t through)
+    void wan_queue_receive_removal(wan_queue *queue, uint32_t partition, const wan_removal *said, int whole)
+    uint64_t wan_queue_apply_removal(wan_queue *queue, uint32_t partition, uint64_t limit)
+    wan_status wan_queue_remove_through(wan_queue *queue, uint32_t partition, uint64_t through)
     uint64_t wan_queue_count(wan_queue *queue, uint32_t partition)
     wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets, uint32_t align,
-                                 const uint64_t *lives, uint32_t *first)
+                                 const uint64_t *timelines, uint32_t *first)
     ctypedef struct wan_queue_place:
         uint32_t partition
         uint64_t sequence
@@ -146,7 +146,7 @@ cdef extern from "store/wan_queue.h" nogil:
                                      uint64_t *lowest)
     wan_status wan_queue_move_from_run(wan_queue *queue, uint32_t partition, uint32_t most, uint64_t *lowest,
                                        uint64_t *moved)
-    uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t life)
+    uint64_t wan_queue_begin_anew(wan_queue *queue, uint32_t partition, uint64_t timeline)
     void wan_queue_let_go(wan_queue *queue, uint32_t dispatcher, uint32_t dispatchers)
     void wan_queue_lack(wan_queue *queue, uint32_t partition, uint64_t through)
     wan_status wan_queue_reach_back(wan_queue *queue, uint32_t partition, uint64_t after)

@@ -1,7 +1,8 @@
 """Owns the version of what the members and locators of one site say to each other, and which versions go together.
 
-Lanes, calls and coordination have one version. Everybody says its own at each opening, and both ends then speak the
-lower one. So a site is upgraded a process at a time, while it works: two versions that differ by one go together.
+Replication links, calls and coordination have one version. Everybody says its own at each opening, and both ends then
+speak the lower one. So a site is upgraded a process at a time, while it works: two versions that differ by one go
+together.
 
 What a later version may change: a map gets more keys, and a record (pywan.coordination.plain) more fields at its end.
 Who does not know them leaves them out. A field that came later says so (`Since`), and has a default for those who do

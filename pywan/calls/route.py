@@ -282,7 +282,7 @@ class Route(_core.CallRoute):
         error = error_of(words)
         if not words.strip(b"\0"):
             error = ConnectivityError(
-                f"region {self._name!r}: the primary lost its part, or its copies did not answer in time;"
+                f"region {self._name!r}: the primary lost its part, or its replicas did not answer in time;"
                 " `show coordinator` says who is there"
             )
         error.in_doubt = in_doubt
@@ -296,10 +296,10 @@ class Route(_core.CallRoute):
         """As `CallRoute.too_few`."""
         what = f"key {key!r:.80}" if key is not None else f"bucket {bucket}"
         error = ConnectivityError(
-            f"region {self._name!r}: {what}: the change was made with {made} of {wanted} copies that min-in-sync-copies"
-            " asks for; a copy was lost while it waited. Others may read it, and it is lost with those that have it."
-            " Start the members that are missing (`show coordinator` says who is there), then make the change again if"
-            " so many copies must have it"
+            f"region {self._name!r}: {what}: the change was made with {made} of {wanted} replicas that"
+            " min-in-sync-replicas asks for; a replica was lost while it waited. Others may read it, and it is lost"
+            " with those that have it. Start the members that are missing (`show coordinator` says who is there), then"
+            " make the change again if so many replicas must have it"
         )
         error.in_doubt = True
         return error

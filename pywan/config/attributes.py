@@ -30,7 +30,7 @@ log = logging.getLogger("pywan.config")
 MIN_SOCKET_READ_TIMEOUT_MS = 30_000  # A smaller value is raised to this, as in Geode.
 MAX_DISTRIBUTED_SYSTEM_ID = 255
 MAX_DISPATCHER_THREADS = 1024
-MAX_COPIES = 4  # Of a bucket of a partitioned region, with its primary.
+MAX_REPLICAS = 4  # Of a bucket of a partitioned region, with its primary.
 BUCKETS = 113  # The default number of buckets of a region.
 MAX_BUCKETS = 4_096
 MIN_SEND_BUFFER_BYTES = 1_000  # The system raises less than 4,608 to that. 0 leaves the choice to the system.
@@ -664,7 +664,7 @@ class RegionAttributes(Attributes, RegionChanges):
     redundant_copies: Annotated[
         int | None,
         Attribute(
-            "the copies of each bucket on other members",
+            "the replicas of each bucket on other members",
             lowest=0,
             highest=3,
             element="partition-attributes",
@@ -687,7 +687,7 @@ class RegionAttributes(Attributes, RegionChanges):
     startup_recovery_delay: Annotated[
         int,
         Attribute(
-            "the time after which a new member gets copies that are missing",
+            "the time after which a new member gets replicas that are missing",
             unit="ms",
             lowest=0,
             highest=INT_MAX,
@@ -695,17 +695,17 @@ class RegionAttributes(Attributes, RegionChanges):
             element="partition-attributes",
         ),
     ] = 0
-    silence_limit: Annotated[
+    unclean_recovery_timeout: Annotated[
         int | None,
         Attribute(
-            "the time after which a bucket begins anew, empty, if nobody hears its last copies any more",
+            "the time after which a bucket begins anew, empty, if nobody hears its last replicas any more",
             unit="ms",
             lowest=0,
             highest=INT_MAX,
             also={-1: "it waits until they are back, or are proved to be gone"},
             element="partition-attributes",
             unset="60000 without redundant copies, otherwise -1",
-            more="Such copies stop to answer a little earlier. Geode has no such attribute",
+            more="Such replicas stop to answer a little earlier. Geode has no such attribute",
         ),
     ] = None
     local_max_memory: Annotated[
@@ -720,12 +720,12 @@ class RegionAttributes(Attributes, RegionChanges):
             more="With 0 it stores no entries, as with `PARTITION_PROXY`. Memory is not limited by it",
         ),
     ] = None
-    min_in_sync_copies: Annotated[
+    min_in_sync_replicas: Annotated[
         int,
         Attribute(
-            "a change is refused if fewer copies than this, the primary included, would have it",
+            "a change is refused if fewer replicas than this, the primary included, would have it",
             lowest=1,
-            highest=MAX_COPIES,
+            highest=MAX_REPLICAS,
             more="Geode has no such attribute",
         ),
     ] = 1
@@ -768,11 +768,11 @@ class RegionAttributes(Attributes, RegionChanges):
     interest_policy: Annotated[
         str,
         Attribute(
-            "of which buckets its listeners are told: those that this member leads, or all of which it has a copy",
+            "of which buckets its listeners are told: those that this member leads, or all its replicas",
             words=("cache-content", "all"),
             element="subscription-attributes",
             more="Members may differ. In a replicated region every listener is told of all changes with both. In a"
-            " partitioned one `all` needs as many copies as members that store it, and is refused on a member that"
+            " partitioned one `all` needs as many replicas as members that store it, and is refused on a member that"
             " stores nothing",
         ),
     ] = "cache-content"
@@ -819,7 +819,7 @@ class RegionAttributes(Attributes, RegionChanges):
                 ("colocated_with", None),
                 ("recovery_delay", -1),
                 ("startup_recovery_delay", 0),
-                ("silence_limit", None),
+                ("unclean_recovery_timeout", None),
                 ("local_max_memory", None),
             ):
                 if getattr(self, name) != default:
@@ -827,10 +827,10 @@ class RegionAttributes(Attributes, RegionChanges):
                         f"{what}: {name} {getattr(self, name)!r} is for partitioned regions only, and its type is"
                         f" {self.type}"
                     )
-        if self.is_partitioned and self.min_in_sync_copies > 1 + self.redundant_copies:
+        if self.is_partitioned and self.min_in_sync_replicas > 1 + self.redundant_copies:
             raise ConfigurationError(
-                f"{what}: min_in_sync_copies {self.min_in_sync_copies} is more than its {1 + self.redundant_copies}"
-                " copies (1 and redundant_copies); no change would ever be taken"
+                f"{what}: min_in_sync_replicas {self.min_in_sync_replicas} is more than its {1 + self.redundant_copies}"
+                " replicas (1 and redundant_copies); no change would ever be taken"
             )
         self._check_interest()
         if self.local_max_memory == 0 and self.is_persistent:
@@ -856,12 +856,13 @@ class RegionAttributes(Attributes, RegionChanges):
             )
         if not self.stores_entries:
             raise ConfigurationError(
-                f"{what} needs copies on this member, which stores no entries of it; take a type that is no PROXY,"
+                f"{what} needs replicas on this member, which stores no entries of it; take a type that is no PROXY,"
                 " with a local_max_memory other than 0, or leave it out"
             )
         if self.startup_recovery_delay == -1:
             raise ConfigurationError(
-                f"{what} needs copies, and with startup_recovery_delay -1 a member that comes gets none; take 0 or more"
+                f"{what} needs replicas, and with startup_recovery_delay -1 a member that comes gets none; take 0 or"
+                " more"
             )
 
 

@@ -295,7 +295,7 @@ class _Reader(xml.sax.handler.ContentHandler):
             self._fail(
                 element.line,
                 "data-policy 'preloaded' is not in this version: a region that begins with the entries of other members"
-                " is a copy and stays one; take normal or replicate",
+                " is a replica and stays one; take normal or replicate",
             )
         if scope is not None:
             scope = to_word(scope, "scope", _SCOPES)

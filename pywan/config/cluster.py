@@ -1,4 +1,4 @@
-"""Owns a site's cluster configuration: the things that its members are to have, and how the copies of the site's
+"""Owns a site's cluster configuration: the things that its members are to have, and how the replicas of the site's
 locators become one.
 
 A *thing* is a disk store, a gateway sender, a region or the gateway receiver, with the attributes that it was given.

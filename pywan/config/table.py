@@ -189,7 +189,7 @@ class Attributes:
         others."""
 
     def altered(self, changes: type, /, **given: Any) -> Self:
-        """Returns a checked copy with the given attributes changed. `changes` is the table of those that can be
+        """Returns a checked replica with the given attributes changed. `changes` is the table of those that can be
         altered."""
         what, allowed = self.what, tuple(row.name for row in table(changes))
         known = [row.name for row in table(type(self))]

@@ -1,1 +1,1 @@
-"""Owns who is primary of what in a site of several members: the coordinator, without sockets, threads or clocks."""
+"""Decides which member is primary of which bucket in a site: the coordinator, without sockets, threads or clocks."""

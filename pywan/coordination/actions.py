@@ -1,6 +1,6 @@
-"""Owns what a coordinator asks its driver to do. Immutable values.
+"""The actions that a coordinator requests from its driver, as immutable values.
 
-Members hear of none of them; they load coordination/messages only.
+Members load only coordination/messages, and do not load this module.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """The driver tries to connect to the member's lane, and reports what came of it (`Coordinator.probed`)."""
+    """The driver tries to connect to the member's replication link, and reports the result (`Coordinator.probed`)."""
 
     member: MemberProfile
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """To be on the disk before any later action of the same list is done. None: the entry is no more."""
+    """To be on the disk before any later action of the same list is done. An entry with None has been removed."""
 
     newest: DecisionId
-    generation: int  # As `Decisions.generation`.
-    runs: tuple[tuple[int, int], ...]  # Runs of the coordinator, each with the last decision that it made.
+    recovery_epoch: int  # As `Decisions.recovery_epoch`.
+    # Controller epochs, each with the last metadata record that it made.
+    controller_epochs: tuple[tuple[int, int], ...]
     site_identity: str
     members: tuple[tuple[Incarnation, MemberProfile | None], ...]
     regions: tuple[tuple[str, RegionAttributes | None], ...]
@@ -49,7 +50,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """An operator is told that buckets of a region have lost their last copies. They begin anew, empty."""
+    """Reports to an operator that buckets of a region have lost their last replicas. The buckets begin anew, empty."""
 
     region: str
     buckets: int

@@ -1,7 +1,7 @@
-"""Owns what a member knows of its site's decisions, and what it asks of the coordinator.
+"""The member's cluster metadata, and the member's requests to the coordinator.
 
-A state machine without sockets, threads or clock (docs/decisions/0054). Its driver sends the questions that it names,
-hands it the replies and the time, and does what comes out: `Changed`, `Extended`, `GivenUp`.
+A state machine without sockets, threads or clock (docs/decisions/0054). The driver sends the questions that the session
+returns, passes replies and the time to the session, and carries out the outcomes: `Changed`, `Extended`, `GivenUp`.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ from pywan.errors import ProtocolError
 
 log = logging.getLogger("pywan.agent")
 
-RETRY_US = 200_000  # So soon the locators are asked again when none of them coordinated. The pause grows.
+RETRY_US = 200_000  # First pause before all locators are asked again, if none coordinated. The pause grows.
 RETRY_MAX_US = 2_000_000
-QUIET_US = 100_000  # A refusal that passes so soon is not worth a warning.
-AGAIN_MIN_US = 10_000  # A refusal that passes is tried again no sooner.
-FOREIGN_TOLD_MAX = 64  # As many as a site has locators. One that always tells another identity writes no more lines.
+QUIET_US = 100_000  # A temporary refusal shorter than this gets no warning.
+AGAIN_MIN_US = 10_000  # Shortest pause before a retry after a temporary refusal.
+# As many as a site has locators. Limits the log lines about a locator with changing identities.
+FOREIGN_TOLD_MAX = 64
 LEAVE, STAY = ("leave",), ("stay",)  # Keys of requests.
 ENDS = ("unhost", "destroy-region")  # The first words of the keys of requests that end a region.
 
 
 class SiteTables:
-    """What a member knows of the decisions of its site. Its agent's thread changes it; any thread may read."""
+    """The cluster metadata as the member knows them. The agent's thread changes the metadata; any thread may read."""
 
     def __init__(self) -> None:
         self.newest = NO_DECISION
@@ -58,13 +59,14 @@ class SiteTables:
         self.members: dict[Incarnation, MemberProfile] = {}
         self.regions: dict[str, RegionAttributes] = {}
         self.buckets: dict[BucketKey, Bucket] = {}
-        self.undecided: set[BucketKey] = set()  # The coordinator has forgotten what it decided about them.
+        # Buckets whose records the coordinator has lost, and has not decided again.
+        self.undecided: set[BucketKey] = set()
 
     def take(self, tables: Tables) -> Tables | None:
-        """Takes what is newer than what is known. Returns what has changed, or None: nothing has.
+        """Adopts newer metadata. Returns the changes, or None if nothing has changed.
 
-        Tables that begin at 0 are whole, so what they do not name is no more: the answer names it with None. What is
-        undecided stays as it is known.
+        Tables that begin at 0 are whole, so a missing entry has been removed: the result names the entry with None. The
+        known record of an undecided bucket stays.
         """
         if tables.newest <= self.newest or tables.since > self.newest.number:
             return None
@@ -92,7 +94,7 @@ class SiteTables:
         return tables
 
     def has_buckets(self, region: str) -> bool:
-        """Whether it is decided who has each bucket of the region."""
+        """Whether every bucket of the region has a primary by a metadata record."""
         attributes = self.regions.get(region)
         return attributes is not None and all(
             (bucket := self.buckets.get(key)) is not None and bucket.primary is not None and key not in self.undecided
@@ -104,26 +106,29 @@ class SiteTables:
 class _Hosted:
     attributes: RegionAttributes
     weight: int
-    is_known: bool = False  # The tables have shown it: a coordinator that has forgotten the member is told so.
+    # The tables have shown the region. A coordinator that has forgotten the member is told of the region.
+    is_known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What outlives the process of a member."""
+    """State that outlives the process of a member."""
 
-    coordinator: str = ""  # The name of the locator that coordinates. Empty: the member never heard of one.
+    coordinator: str = ""  # The name of the coordinating locator. Empty: the member never knew one.
     site_identity: str = ""
-    seen: DecisionId = NO_DECISION  # The newest decision that any incarnation of the member heard of.
-    incarnations: tuple[int, ...] = ()  # The member ids of those that have used the folder, the newest last.
-    # Of those, with the nonce that each drew: so the next one proves that it is of the same folder.
+    seen: DecisionId = NO_DECISION  # The newest metadata record that any incarnation of the member has received.
+    incarnations: tuple[int, ...] = ()  # Member ids of the incarnations that have used the folder, the newest last.
+    # The nonces of these incarnations, by member id. A nonce proves that the next incarnation is of the same folder.
     nonces: tuple[tuple[int, bytes], ...] = field(default=(), repr=False)
-    term: int = 0  # How often another locator has taken the coordination over. One of an earlier term does not count.
-    standby: Standby | None = None  # The locator that may take over. A coordinator with an older file hears of it.
+    # How often another locator has taken the coordination over. A coordinator of an earlier term is ignored.
+    term: int = 0
+    # The locator that may take over. A coordinator with an older file learns of the standby from the member.
+    standby: Standby | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question for news, to be sent to the coordinator: to be taken in, or for what was decided since."""
+    """A question to the coordinator: a join, or a poll for newer metadata records."""
 
     op: str
     fields: dict[str, Any] = field(repr=False)  # The nonce is among them.
@@ -132,22 +137,22 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """The tables have changed: they have it already. What the member remembers has changed with them."""
+    """The tables have changed, and contain the change already. `remembered` has changed with them."""
 
     tables: Tables
 
 
 @dataclass(frozen=True, slots=True)
 class Extended:
-    """The lease runs until then, by the clock that the driver gives. It was given after `heard_us`."""
+    """The lease runs until `until_us`, by the driver's clock. The coordinator gave the lease after `received_us`."""
 
     until_us: int
-    heard_us: int
+    received_us: int
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """The coordinator has given this incarnation up, and `me` is the new one. All copies are worthless now."""
+    """The coordinator has given this incarnation up, and `me` is the new one. All replicas are worthless now."""
 
     me: Incarnation
 
@@ -156,15 +161,15 @@ Outcome = Changed | Extended | GivenUp
 
 
 def tables_in(reply: Mapping[str, Any]) -> Tables | None:
-    """Reads the tables that a reply to a `Question` carries. ProtocolError: they cannot be read. They may be those of a
-    whole site, so they are read before a lock is taken."""
+    """Reads the tables in a reply to a `Question`. ProtocolError: the tables cannot be read. The tables of a whole site
+    may be large, so the driver reads the tables before it takes a lock."""
     packed = reply.get("tables")
     return None if packed is None else encoding.tables_of(plain.unpack(packed))
 
 
 @dataclass(frozen=True, slots=True)
 class _News:
-    """What a reply to a `Question` says beside its tables."""
+    """The content of a reply to a `Question`, apart from the tables."""
 
     coordinator: str
     site_identity: str
@@ -175,7 +180,8 @@ class _News:
 
     @classmethod
     def of(cls, reply: Mapping[str, Any], known: Remembered) -> _News:
-        """Reads a reply. ProtocolError: it cannot be used. What it does not name is as it is known."""
+        """Reads a reply. ProtocolError: the reply cannot be used. A field that is missing in the reply keeps its known
+        value."""
         return cls(
             encoding.locator_of(reply.get("coordinator", known.coordinator)),
             encoding.identity_of(reply.get("site_identity", known.site_identity)),
@@ -191,18 +197,18 @@ class AgentSession:
 
     Args:
         me: The incarnation with which the member starts.
-        host: Where other members reach it.
-        port: Where other members reach it.
+        host: The host at which other members connect to the member.
+        port: The port at which other members connect to the member.
         site: The site's id.
-        version: Of pywan.
+        version: The version of pywan.
         process: Names the member's process (pywan.base.processes).
-        remembered: What its earlier incarnations have kept.
-        has_ended: Returns whether a process is proved to be gone.
+        remembered: The state kept by earlier incarnations.
+        has_ended: Returns whether the end of a process is proved.
         draw_id: Draws the member id of a new incarnation.
         draw_nonce: Draws the nonce of an incarnation (pywan.base.nonces).
-        reached: Returns the members whose answers came to this one a moment ago.
-        followed: Returns the decisions that its copies follow. Another member may have told them a newer one than the
-            coordinator has told this member.
+        reached: Returns the members whose answers reached this member a moment ago.
+        followed: Returns the metadata records that the member's replicas follow. Another member may have sent a
+            replica a newer record than the coordinator has sent this member.
     """
 
     def __init__(
@@ -224,21 +230,23 @@ class AgentSession:
         self.me = me
         self.tables = SiteTables()
         self.remembered = remembered
-        self.is_joined = False  # The coordinator has taken the member in, and has not given it up as far as is known.
+        # The coordinator has admitted the member, and has not given the member up as far as is known.
+        self.is_joined = False
         self.has_tried = False  # Every locator was asked once.
-        self.refusal = ""  # Why the coordinator does not take the member in.
-        self._warned = ""  # The refusal of which the log has a line.
+        self.refusal = ""  # Why the coordinator does not admit the member.
+        self._warned = ""  # The refusal that is already in the log.
         self.problem = ""  # Why nobody coordinates.
-        self.away_since_us: int | None = None  # Since when nobody coordinates. None: somebody does.
-        self.member_timeout_us = MEMBER_TIMEOUT_US  # As the coordinator told it last.
+        self.away_since_us: int | None = None  # Since when nobody coordinates. None: the site has a coordinator.
+        self.member_timeout_us = MEMBER_TIMEOUT_US  # The coordinator's last value.
         self.lease_until_us = 0
-        self.heard_us = 0  # The coordinator was heard after this moment.
-        self.may_leave: MayLeave | None = None  # The answer of the coordinator to `leave`.
-        self.still_needed = StillNeeded()  # The same while others need the member.
-        self.is_leaving = False  # The coordinator was told that this incarnation ends.
-        self.retries = False  # A refusal that passes is tried again.
-        self.foreign: frozenset[str] = frozenset()  # Addresses of locators that belong to another site.
-        # Of those, address and identity: so each is logged once. At most FOREIGN_TOLD_MAX are, in the member's life.
+        self.received_us = 0  # The coordinator was in contact after this moment.
+        self.may_leave: MayLeave | None = None  # The coordinator's answer to `leave`.
+        self.still_needed = StillNeeded()  # The coordinator's answer to `leave` while the site needs the member.
+        self.is_leaving = False  # The coordinator knows that this incarnation ends.
+        self.retries = False  # A temporary refusal is retried.
+        self.foreign: frozenset[str] = frozenset()  # Addresses of locators of foreign sites.
+        # Address and identity of each foreign locator that is in the log already. At most FOREIGN_TOLD_MAX in the life
+        # of the member.
         self._told_foreign: set[tuple[str, str]] = set()
         self.promise = Promise()
         self.news_due_us = 0  # When the next question for news is to be sent.
@@ -246,31 +254,33 @@ class AgentSession:
         self._host, self._port, self._site, self._version, self._process = host, port, site, version, process
         self._has_ended, self._draw_id, self._reached = has_ended, draw_id, reached
         self._draw_nonce, self._nonce = draw_nonce, draw_nonce()
-        self._nonces = dict(remembered.nonces)  # Of earlier incarnations, by member id. At most INCARNATIONS_KEPT.
+        # Nonces of earlier incarnations, by member id. At most INCARNATIONS_KEPT.
+        self._nonces = dict(remembered.nonces)
         self._followed = followed
-        self._reports = False  # The next join says what the member holds.
-        self._ended: Incarnation | None = None  # An earlier incarnation that is proved to be gone.
+        self._reports = False  # The next join has a replica report.
+        self._ended: Incarnation | None = None  # An earlier incarnation whose end is proved.
         self._hosted: dict[str, _Hosted] = {}
         self._pause_us = RETRY_US
 
     @property
     def away_problem(self) -> str:
-        """Why nobody coordinates, with what the standby says of that. Empty: somebody does."""
+        """Why nobody coordinates, with the standby's explanation. Empty: the site has a coordinator."""
         told = self.promise.problem
         return f"{self.problem}; {told}" if self.problem and told else self.problem
 
     @property
     def hosted(self) -> list[str]:
-        """The regions that the site is told of, by name."""
+        """The regions that the member has announced to the site, by name."""
         return sorted(self._hosted)
 
     # --- requests ---
 
     def host(self, region: str, attributes: RegionAttributes, weight: int) -> Request:
-        """Tells the site that this member has the region. `weight`: local-max-memory in MB; 0: it is an accessor.
+        """Tells the site that this member has the region. `weight`: local-max-memory in MB; 0: the member is an
+        accessor.
 
-        It is done when the tables show it, and who has the buckets. The site first hears that an earlier region of the
-        name is gone.
+        The request is done when the tables show the region at this member, and a primary for each bucket. The site
+        first receives the end of an earlier region of the same name.
         """
         self._hosted[region] = _Hosted(attributes, weight)
         return self._ask_to_host(region)
@@ -295,15 +305,16 @@ class AgentSession:
         return request
 
     def unhost(self, region: str) -> None:
-        """Tells the site that this member has closed the region. Its copies are gone."""
+        """Tells the site that the member has closed the region. The member's replicas are lost."""
         self._end("unhost", region)
 
     def destroy_region(self, region: str) -> None:
-        """Tells the site that the region goes everywhere."""
+        """Tells the site that the region is destroyed at all members."""
         self._end("destroy-region", region)
 
     def _end(self, what: str, region: str) -> None:
-        """Asks until the coordinator has answered, and the tables say that this member has the region no more."""
+        """Repeats the request until the coordinator has answered, and the tables no longer list the region at this
+        member."""
         self._hosted.pop(region, None)
         self.asked.drop(("host", region))
 
@@ -314,13 +325,14 @@ class AgentSession:
         self._ask((what, region), [what, region], is_done, (region,), needs_answer=True)
 
     def _hold_host(self, region: str) -> None:
-        """A region is hosted when the end of an earlier one of its name is settled: the end is repeated too."""
+        """Holds `host` back until the end of an earlier region of the same name is done, since the end is repeated
+        too."""
         is_ending = ("unhost", region) in self.asked or ("destroy-region", region) in self.asked
         self.asked.hold(("host", region), is_held=is_ending)
 
     @property
     def has_ending_regions(self) -> bool:
-        """Whether the coordinator has yet to take regions away that this member has closed or destroyed."""
+        """Whether the coordinator has yet to remove regions that the member has closed or destroyed."""
         return any(key[0] in ENDS for key in self.asked.requests)
 
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
@@ -339,19 +351,19 @@ class AgentSession:
         ]
         self._ask(("caught-up", key, learner), fields, is_done, (key,))
 
-    def unreachable(self, epochs: Mapping[BucketKey, Epoch], copy: Incarnation) -> None:
-        """The member, primary of these buckets, asks to take a copy out that does not answer."""
+    def unreachable(self, epochs: Mapping[BucketKey, Epoch], replica: Incarnation) -> None:
+        """The member, primary of these buckets, asks the coordinator to remove an unresponsive replica."""
 
         def is_done(key: BucketKey, epoch: Epoch) -> bool:
             bucket = self.tables.buckets.get(key)
-            return bucket is None or bucket.epoch != epoch or copy not in bucket.holders
+            return bucket is None or bucket.epoch != epoch or replica not in bucket.holders
 
         for key, epoch in epochs.items():
             self._ask(
-                ("unreachable", key, copy),
+                ("unreachable", key, replica),
                 [
                     "unreachable",
-                    encoding.plain_incarnation(copy),
+                    encoding.plain_incarnation(replica),
                     [encoding.plain_key(key), encoding.plain_epoch(epoch)],
                 ],
                 lambda key=key, epoch=epoch: is_done(key, epoch),  # type: ignore[misc]
@@ -359,16 +371,17 @@ class AgentSession:
             )
 
     def ready(self, keys: Iterable[BucketKey]) -> None:
-        """The member, the new primary of these buckets, has reached all copies, and accepts changes."""
+        """The member, new primary of these buckets, has contacted all replicas, and accepts changes."""
         for key in keys:
             self._ask(("ready", key), ["ready", encoding.plain_key(key)], None)
 
     def suspect(self, member: Incarnation) -> None:
-        """A connection to that member was refused or reset: the coordinator is to look at it at once."""
+        """A connection to the suspected member was refused or reset: the coordinator is to probe the member at once."""
         self._ask(("suspect", member), ["suspect", encoding.plain_incarnation(member)], None)
 
     def leave(self) -> Request:
-        """Asks whether the member may end, again and again until it may. Others become primary first."""
+        """Asks whether the member may end, and repeats the question until the member may. The member's primaries move
+        first."""
         if LEAVE not in self.asked:
             self.may_leave, self.still_needed = None, StillNeeded()
         self.asked.drop(STAY)
@@ -376,28 +389,28 @@ class AgentSession:
 
     @property
     def wants_to_leave(self) -> bool:
-        """Whether the member hands over, or has, because it ends."""
+        """Whether the member is draining, or has drained, because the member ends."""
         return self.is_leaving or self.may_leave is not None or LEAVE in self.asked
 
     def stay(self) -> None:
-        """The member does not leave any more."""
+        """The member cancels its draining."""
         self.may_leave, self.still_needed = None, StillNeeded()
         self.asked.drop(LEAVE)
         self._ask(STAY, ["stay"], None)
 
     @property
-    def last_copies(self) -> dict[str, int]:
-        """By region that others may have: the buckets of which this member has the last whole copy, as far as the
-        tables say."""
+    def last_replicas(self) -> dict[str, int]:
+        """Counts, by region that several members may have, the buckets whose last whole replica is at this member, as
+        far as the tables say."""
         counts: Counter[str] = Counter()
         for key, bucket in list(self.tables.buckets.items()):
             attributes = self.tables.regions.get(key.region)
-            if bucket.copies == (self.me,) and attributes is not None and attributes.shared:
+            if bucket.replicas == (self.me,) and attributes is not None and attributes.shared:
                 counts[key.region] += 1
         return dict(counts)
 
     def say_goodbye(self) -> Request:
-        """The member ends, and says so: its lease is over at once."""
+        """The member announces its own end: the lease is over at once."""
         self.asked.clear()
         self.is_leaving = True
         return self._ask(("left",), ["left"], None)
@@ -411,23 +424,24 @@ class AgentSession:
         *,
         needs_answer: bool = False,
     ) -> Request:
-        """Adds a request, in place of an earlier one with the same key."""
+        """Adds a request. The request replaces an earlier one with the same key."""
         return self.asked.ask(
             key, fields, is_done, shown_by, needs_answer=needs_answer, known=self.tables.newest.number
         )
 
     def settle(self) -> None:
-        """Drops the requests whose effect the tables show. The driver calls it when it has done what has changed."""
+        """Drops the requests whose effect the tables show. The driver calls this method after carrying out
+        `Changed`."""
         for key in self.asked.settle(self.tables.newest.number):
             if key[0] in ENDS:
                 self._hold_host(key[1])
 
     def next_request_us(self) -> int | None:
-        """When the next request is to be sent; None: nothing is."""
+        """When the next request is to be sent. None: no request waits."""
         return self.asked.next_us() if self.is_joined and not self.promise.round else None
 
     def take_due(self, now_us: int) -> list[tuple[RequestKey, Request]]:
-        """Returns the requests that are to be sent now, in one message (`encoded_requests`)."""
+        """Returns the requests that are due, for one message (`encoded_requests`)."""
         return self.asked.take_due(now_us) if self.is_joined else []
 
     def encoded_requests(self, batch: list[tuple[RequestKey, Request]]) -> dict[str, Any]:
@@ -441,7 +455,7 @@ class AgentSession:
         }
 
     def take_answers(self, batch: list[tuple[RequestKey, Request]], reply: Mapping[str, Any]) -> None:
-        """Takes the coordinator's reply to these requests."""
+        """Adopts the coordinator's reply to these requests."""
         if reply.get("decides") is not True:
             return
         refused = encoding.refused_requests_of(reply, len(batch))
@@ -454,7 +468,7 @@ class AgentSession:
 
     def _take_leaving(self, told: Iterable[MayLeave | StillNeeded]) -> None:
         if LEAVE not in self.asked:
-            return  # The member has changed its mind.
+            return  # The member has cancelled its draining.
         for message in told:
             if isinstance(message, StillNeeded):
                 self.still_needed = message
@@ -464,11 +478,12 @@ class AgentSession:
 
     # --- locators ---
 
-    def hear_locators(self, claims: Collection[Claim], now_us: int) -> bool:
-        """Takes what each locator says of who coordinates. Returns whether a question for news may be sent.
+    def receive_claims(self, claims: Collection[Claim], now_us: int) -> bool:
+        """Adopts the claims of all locators. Returns whether a question for news may be sent.
 
-        A member that never heard of a coordinator must not join the first one that answers: if its locators belong to
-        two sites, somebody has to say which one is meant. A member that knows its site stays there.
+        A member without knowledge of a coordinator must not join the first coordinator that answers. If the member's
+        locators belong to two sites, an operator has to choose the site. A member that knows its site stays in the
+        site.
         """
         mine = self.remembered.site_identity
         if not mine:
@@ -496,9 +511,9 @@ class AgentSession:
             if told not in self._told_foreign and len(self._told_foreign) < FOREIGN_TOLD_MAX:
                 self._told_foreign.add(told)
                 log.error(
-                    "member %s stays in the site %s, which locator %s coordinates; %s, which is another one: take it"
-                    " out of `locators`, or make it a locator of this site: stop it, remove its folder, and start it"
-                    " with a locator of this site in its `locators`",
+                    "member %s stays in the site %s, which locator %s coordinates; %s, which is another site: take"
+                    " that locator out of `locators`, or make it a locator of this site: stop it, remove its folder,"
+                    " and start it with a locator of this site in its `locators`",
                     self.me.name,
                     mine,
                     self.remembered.coordinator,
@@ -509,7 +524,7 @@ class AgentSession:
     # --- news ---
 
     def question(self, now_us: int) -> Question:
-        """Returns the next question for news. One is under way at a time."""
+        """Returns the next question for news. At most one question is under way."""
         if self.is_joined:
             fields = {
                 "me": encoding.plain_incarnation(self.me),
@@ -551,29 +566,29 @@ class AgentSession:
         if self._reports and self.tables.buckets:
             followed = self._followed()
             newest = {
-                key: max(bucket, followed.get(key, bucket), key=lambda each: (each.life, each.epoch, each.version))
+                key: max(bucket, followed.get(key, bucket), key=lambda each: (each.timeline, each.epoch, each.version))
                 for key, bucket in self.tables.buckets.items()
-                if key.region in regions or key.region in self.tables.regions  # Others are no more.
+                if key.region in regions or key.region in self.tables.regions  # Other regions no longer exist.
             }
-            holdings = {
-                key: Holding(bucket, me in (*bucket.in_sync, *bucket.leaving)) for key, bucket in newest.items()
-            }
-            # Who tells of a bucket describes its region, also one that only others have.
+            holdings = {key: Holding(bucket, me in (*bucket.isr, *bucket.leaving)) for key, bucket in newest.items()}
+            # A report of a bucket describes the bucket's region too, even a region that this member does not have.
             regions |= {key.region: self.tables.regions[key.region] for key in holdings if key.region not in regions}
             fields["holdings"] = plain.pack(encoding.plain_holdings(holdings))
         fields["regions"] = {name: encoding.plain_attributes(each) for name, each in regions.items()}
         return fields
 
     def _known_of(self, region: str) -> RegionAttributes:
-        """What is reported of a region: where the tables do not say that others may not have it, they may."""
+        """Returns the attributes to report for a region. The region counts as shared unless the tables say
+        otherwise."""
         known = self.tables.regions.get(region)
         return replace(self._hosted[region].attributes, shared=known is None or known.shared)
 
     def take_news(
         self, question: Question, reply: Mapping[str, Any], tables: Tables | None, now_us: int
     ) -> list[Outcome]:
-        """Takes the coordinator's reply, and its tables as `tables_in` has read them. Returns what is to be done, in
-        this order; then comes `settle`. ProtocolError: the reply cannot be used. Then nothing of it was taken."""
+        """Adopts the coordinator's reply, and the tables that `tables_in` has read from the reply. Returns the
+        outcomes, to be carried out in this order and before `settle`. ProtocolError: the reply cannot be used, and
+        nothing of it was adopted."""
         told = _News.of(reply, self.remembered)
         if told.term < self.remembered.term:
             raise ProtocolError(f"coordinator {told.coordinator} is of term {told.term}, which is over")
@@ -585,27 +600,28 @@ class AgentSession:
         if outcomes is not None:
             return outcomes
         self.problem, self.away_since_us = "", None
-        # What was decided is done before the lease is extended: a copy that is out of the set must not go on under it.
+        # Metadata records take effect before the lease is extended: a replica that was removed from the ISR must not go
+        # on under the new lease.
         changes = self._take_tables(tables) if tables is not None else []
         return [*changes, *self._extend(question.sent_us, told.lease_us)]
 
     # --- the standby ---
 
     def word_to_standby(self, now_us: int) -> tuple[str, dict[str, Any]] | None:
-        """Returns where the standby is, and what it is told now, as the coordinator was not heard for a whole lease.
-        None: nothing is told now."""
+        """Returns the standby's address and the message to the standby, after a whole lease without contact to the
+        coordinator. None: no message is due."""
         address, due_us = self._standby_address, self._word_due_us()
         if not address or due_us is None or now_us < due_us:
             return None
         self.promise.due_us = now_us + REPEAT_US
         return address, self._fields_to_standby(leaves=False)
 
-    def hear_of_standby(self, address: str, at: Any) -> None:
-        """A locator that does not coordinate says that it is the standby, and how new its records are, which name this
-        member. The member may not have heard of that, and not even that it was taken in. ProtocolError: what it says
-        cannot be used.
+    def receive_standby(self, address: str, at: Any) -> None:
+        """Adopts the claim of a locator to be the standby. The claim says how new the locator's records are, and the
+        records name this member. The member may not have received the record of that standby, nor of its own admission.
+        ProtocolError: the claim cannot be used.
 
-        A member that knows a newer decision believes it not: that may say that this standby is out.
+        A member that knows a newer record ignores the claim: the newer record may say that the standby is out.
         """
         told = encoding.decision_id_of(at)
         if not self.promise.round and told >= max(self.tables.newest, self.remembered.seen, self.promise.standby_at):
@@ -613,30 +629,31 @@ class AgentSession:
 
     @property
     def _standby_address(self) -> str:
-        """Where the standby is; empty: there is none, as far as is known."""
+        """The standby's address. Empty: no standby is known."""
         standby = self.tables.standby
         if self.promise.address:
             return self.promise.address
         return "" if standby is None or standby.is_out or self.me not in self.tables.members else standby.address
 
     def next_news_us(self) -> int:
-        """When the next question for news is to be sent, or the next word to the standby."""
+        """When the next question for news, or the next message to the standby, is due."""
         word_due_us = self._word_due_us()
         if word_due_us is None or self.promise.round:
             return self.news_due_us if word_due_us is None else word_due_us
         return min(self.news_due_us, word_due_us)
 
     def _word_due_us(self) -> int | None:
-        """When the standby is told next that the coordinator is not heard. None: there is no reason to."""
+        """When the standby is next notified of the unreachable coordinator. None: the coordinator is in contact."""
         if not self._standby_address:
             return None
         if self.promise.round:
             return self.promise.due_us
         limit_us = self.member_timeout_us + self.member_timeout_us // DRIFT_DIVISOR
-        return max(self.promise.due_us, self.heard_us + limit_us) if self.problem else None
+        return max(self.promise.due_us, self.received_us + limit_us) if self.problem else None
 
     def goodbye_to_standby(self) -> tuple[str, dict[str, Any]] | None:
-        """The same as this member has ended. It asks nobody anything afterwards."""
+        """Returns the standby's address and the last message, after the member has ended. The member asks nothing
+        afterwards."""
         address = self._standby_address
         return (address, self._fields_to_standby(leaves=True)) if address else None
 
@@ -651,23 +668,23 @@ class AgentSession:
         }
 
     def take_word_of_standby(self, reply: Mapping[str, Any], now_us: int) -> None:
-        """Takes what the standby answers. ProtocolError: it cannot be used."""
+        """Adopts the standby's answer. ProtocolError: the answer cannot be used."""
         leads, asked = reply.get("leads") is True, round_of(reply.get("round"))
         problem = str(reply.get("problem", ""))[:REASON_MAX]
-        if leads:  # What the earlier coordinator still tells does not count any more.
+        if leads:  # Records that the earlier coordinator still sends are ignored.
             term = max(self.remembered.term, encoding.term_of(reply.get("term")))
             self.remembered = replace(self.remembered, term=term)
         had, self.promise.round = self.promise.round, 0 if leads else asked
         self.promise.problem = problem
         if leads or (had and not asked):
-            self.news_due_us = now_us  # It asks for news again.
+            self.news_due_us = now_us  # Poll for news again.
         if asked and asked != had:
-            self.promise.due_us = now_us  # The promise is told at once.
+            self.promise.due_us = now_us  # The promise is sent at once.
 
     def news_failed(self, problem: str, now_us: int, *, is_refused: bool = False) -> bool:
-        """Nobody coordinates, and this is why. Returns whether that is new.
+        """Notes that no coordinator is usable, and why. Returns whether the reason is new.
 
-        `is_refused`: somebody does, whom the member cannot speak with.
+        `is_refused`: a coordinator exists, and the member cannot speak with the coordinator.
         """
         self.has_tried = True
         if is_refused and not self.is_joined:
@@ -684,7 +701,7 @@ class AgentSession:
         identity = told.site_identity
         for refusal in told.refused:
             self.problem = ""
-            if refusal.join_again:  # Perhaps because the site has another name than this member was told.
+            if refusal.join_again:  # The site's identity may have changed.
                 self.remembered = replace(self.remembered, site_identity=identity)
             return self._take_refusal(refusal, now_us)
         self._ended, self.refusal, self._warned, self.retries = None, "", "", False
@@ -717,12 +734,12 @@ class AgentSession:
         self.is_joined = False
         earlier = refusal.earlier
         if earlier is not None and self._ended != earlier.incarnation and self._has_ended(earlier.process):
-            # The next question says so, and the member is taken in at once: that needs no warning.
+            # The next question has the missing part, and the member is admitted at once: no warning is needed.
             self._ended = earlier.incarnation
         elif refusal.reason != self._warned and (earlier is not None or not 0 < refusal.retry_after_us <= QUIET_US):
             self._warned = refusal.reason
             log.warning(
-                "member %s is not taken in by coordinator %s: %s",
+                "member %s is not admitted by coordinator %s: %s",
                 self.me.name,
                 self.remembered.coordinator,
                 refusal.reason,
@@ -733,7 +750,7 @@ class AgentSession:
         return []
 
     def _begin_again(self, why: str) -> list[Outcome]:
-        """The coordinator has given this incarnation up: the member begins another one."""
+        """The coordinator has given the incarnation up: the member begins a new incarnation."""
         earlier, self.me = self.me, Incarnation(self.me.name, self._draw_id())
         self._nonces[earlier.member_id], self._nonce = self._nonce, self._draw_nonce()
         if len(self._nonces) > INCARNATIONS_KEPT:
@@ -756,7 +773,7 @@ class AgentSession:
         return [GivenUp(self.me)]
 
     def _hosting(self) -> set[tuple[str, int]]:
-        """The member's regions, each with its weight, as the tables say."""
+        """The member's regions with their weights, as the tables say."""
         profile = self.tables.members.get(self.me)
         return set() if profile is None else set(profile.hosting)
 
@@ -780,10 +797,10 @@ class AgentSession:
         return [Changed(changes)]
 
     def _extend(self, sent_us: int, lease_us: int) -> list[Outcome]:
-        """The lease counts from the moment at which the question was sent. It is as long as `member-timeout`."""
+        """Extends the lease to `member-timeout` after the sending of the question."""
         self.member_timeout_us = lease_us or self.member_timeout_us
         until_us = sent_us + self.member_timeout_us
         if until_us <= self.lease_until_us:
             return []
-        self.lease_until_us, self.heard_us = until_us, sent_us
+        self.lease_until_us, self.received_us = until_us, sent_us
         return [Extended(until_us, sent_us)]

@@ -1,7 +1,7 @@
-"""Owns the requests of a member to its coordinator: which are to be sent when, and which are settled.
+"""The requests of a member to its coordinator: their send times, and their ends.
 
-A request is repeated until the tables show its effect, so the coordinator may drop any of them. The work of each call
-grows with the requests that it is about, and not with all that wait: a member that loses a neighbour has thousands.
+A request is repeated until the tables show the effect, so the coordinator may drop any request. The work of each call
+grows with the requests in the call, and not with all waiting requests: a member that loses a neighbour has thousands.
 """
 
 from __future__ import annotations
@@ -13,30 +13,28 @@ from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-REPEAT_US = 200_000  # So soon a request is repeated whose effect the tables do not show. The pause grows.
+REPEAT_US = 200_000  # First pause before a request is repeated whose effect the tables do not show. The pause grows.
 REPEAT_MAX_US = 2_000_000
 REQUESTS_AT_ONCE = 1000  # In one message.
 
-RequestKey = tuple[
-    Any, ...
-]  # What is asked, and about whom. A later request with the same key replaces an earlier one.
+RequestKey = tuple[Any, ...]  # The question and its subject. A later request with the same key replaces an earlier one.
 
 
 @dataclass
 class Request:
-    """What is asked until `is_done` says that the tables show its effect. None: an answer is enough.
+    """A request, repeated until `is_done` says that the tables show the effect. `is_done` None: an answer is enough.
 
-    Tables that are older than the newest answer may show the effect of an earlier request. So they do not count.
+    Tables older than the newest answer may show the effect of an earlier request, and are ignored.
     """
 
     fields: list[Any]
     is_done: Callable[[], bool] | None
     shown_by: Collection[Hashable]  # The entries of the tables on which `is_done` depends.
-    needs_answer: bool = False  # The tables count as soon as they have what was decided before an answer.
-    answered_at: int = -1  # The newest decision at an answer.
+    needs_answer: bool = False  # `is_done` is valid only for tables that are as new as an answer.
+    answered_at: int = -1  # The newest metadata record at an answer.
     due_us: int = 0
     pause_us: int = REPEAT_US
-    is_held: bool = False  # It is not sent yet.
+    is_held: bool = False  # The request is not sent yet.
     refused: str = ""
     done: bool = False
 
@@ -45,13 +43,13 @@ class Asked:
     """Not thread-safe."""
 
     def __init__(self) -> None:
-        self.requests: dict[RequestKey, Request] = {}  # Read by others.
+        self.requests: dict[RequestKey, Request] = {}  # Read by the owner too.
         self._shown_by: defaultdict[Hashable, dict[RequestKey, None]] = defaultdict(dict)  # By entry of the tables.
-        self._to_look_at: dict[RequestKey, None] = {}  # What they wait for may have happened.
-        # Heaps. An entry counts if the request is still asked, and has the same number in it.
+        self._to_look_at: dict[RequestKey, None] = {}  # Requests whose end is to be checked.
+        # Heaps. An entry is valid if the request is still present, and has the same number as the entry.
         self._due: list[tuple[int, int, RequestKey, Request]] = []  # By `due_us`.
         self._answered: list[tuple[int, int, RequestKey, Request]] = []  # By `answered_at`: newer than the tables.
-        self._order = itertools.count()  # Requests that are due at the same time are sent in the order of the asking.
+        self._order = itertools.count()  # Requests that are due at the same time are sent in the order of `ask`.
 
     def __contains__(self, key: RequestKey) -> bool:
         return key in self.requests
@@ -68,9 +66,9 @@ class Asked:
         needs_answer: bool,
         known: int,
     ) -> Request:
-        """Adds a request, in place of an earlier one with the same key. One that is asked already goes on as it was.
+        """Adds a request. The request replaces an earlier one with the same key; an equal request goes on unchanged.
 
-        `known`: the number of the newest decision in the tables, which may show the effect already.
+        `known`: the number of the newest metadata record in the tables, which may show the effect already.
         """
         request = self.requests.get(key)
         if request is None or request.fields != fields:
@@ -84,14 +82,14 @@ class Asked:
         return request
 
     def hold(self, key: RequestKey, *, is_held: bool) -> None:
-        """Says whether the request waits with being sent."""
+        """Holds the sending of the request back, or permits the sending."""
         request = self.requests.get(key)
         if request is not None and request.is_held != is_held:
             request.is_held = is_held
             self._push(key, request)
 
     def drop(self, key: RequestKey) -> None:
-        """The request is asked no more, and never done."""
+        """Drops the request: the request is not repeated, and never done."""
         request = self.requests.pop(key, None)
         if request is None:
             return
@@ -111,19 +109,19 @@ class Asked:
         self.drop(key)
         request.done = True
 
-    # --- settling ---
+    # --- ending ---
 
     def entry_changed(self, entry: Hashable) -> None:
-        """The tables have another decision about the entry."""
+        """Notes that the tables have another metadata record about the entry."""
         self._to_look_at.update(self._shown_by.get(entry, ()))
 
     def look_at(self, key: RequestKey) -> None:
-        """What the request waits for may have happened."""
+        """Notes that the end of the request is to be checked."""
         self._to_look_at[key] = None
 
     def answered(self, batch: Sequence[tuple[RequestKey, Request]], decision: int, *, is_heeded: bool = True) -> None:
-        """The coordinator has answered these requests, after that decision. `is_heeded`: it has looked at them.
-        Otherwise those that need an answer are asked again."""
+        """Notes the coordinator's answer to these requests, made after the record `decision`. `is_heeded`: the
+        coordinator has processed the requests. Otherwise requests that need an answer are repeated."""
         for key, request in batch:
             if request.needs_answer and not is_heeded and not request.refused:
                 continue
@@ -139,7 +137,7 @@ class Asked:
     def settle(self, known: int) -> list[RequestKey]:
         """Drops the requests whose effect the tables show. Returns their keys.
 
-        `known`: the number of the newest decision in the tables.
+        `known`: the number of the newest metadata record in the tables.
         """
         while self._answered and self._answered[0][0] <= known:
             _, _, key, request = heapq.heappop(self._answered)
@@ -163,13 +161,13 @@ class Asked:
     # --- sending ---
 
     def next_us(self) -> int | None:
-        """When the next request is to be sent; None: nothing is."""
+        """When the next request is to be sent. None: no request waits."""
         while self._due and not self._is_due_then(*self._due[0]):
             heapq.heappop(self._due)
         return self._due[0][0] if self._due else None
 
     def take_due(self, now_us: int) -> list[tuple[RequestKey, Request]]:
-        """Returns the requests that are to be sent now, in one message. They are due again after their pause."""
+        """Returns the requests that are due, for one message. The requests are due again after their pause."""
         batch: list[tuple[RequestKey, Request]] = []
         while len(batch) < REQUESTS_AT_ONCE and (due_us := self.next_us()) is not None and due_us <= now_us:
             _, _, key, request = heapq.heappop(self._due)

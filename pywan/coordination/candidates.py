@@ -1,4 +1,4 @@
-"""Owns the questions of which members can take a copy of a bucket, and where the buckets beside it are."""
+"""The members that can take a replica of a bucket, and the places of colocated replicas."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from pywan.coordination.tables import ROLE_PREFIX, Bucket, BucketKey, Incarnatio
 
 
 class Candidates:
-    """It has no state of its own: it reads what others own."""
+    """A view without state of its own, over the state of the coordinator's parts."""
 
     def __init__(self, site: Decisions, liveness: Liveness, leavers: Leavers) -> None:
         self._site, self._liveness, self._leavers = site, liveness, leavers
 
     def is_usable(self, member: Incarnation) -> bool:
-        return self._liveness.is_there(member) and self._leavers.takes_copies(member)
+        return self._liveness.is_there(member) and self._leavers.takes_replicas(member)
 
     def storing(self, region: str) -> dict[Incarnation, int]:
-        """Returns the members that can take copies of the region, each with its weight."""
+        """Returns the members able to take replicas of the region, with their weights."""
         hosts = self._site.hosts(region)
         return {member: weight for member, weight in sorted(hosts.items()) if weight and self.is_usable(member)}
 
     def running(self, region: str) -> set[Incarnation]:
-        """Returns the members that have the region and run a serial sender of it."""
+        """Returns the region's members that run a serial sender of the region."""
         attributes = self._site.regions.get(region)
         if attributes is None or is_role(region) or not attributes.senders:
             return set()
         roles = [f"{ROLE_PREFIX}{id}" for id in attributes.senders.split(",")]
-        if not all(each in self._site.regions for each in roles):  # Too many for their ids to be told (`ids_of`).
+        if not all(each in self._site.regions for each in roles):  # Too many senders to list their ids (`ids_of`).
             roles = list(filter(is_role, self._site.regions)) if "senders, " in attributes.senders else roles
         found: set[Incarnation] = set()
         for role in roles:
@@ -40,33 +40,34 @@ class Candidates:
         return found & self._site.hosts(region).keys()
 
     def queueing(self, region: str) -> set[Incarnation]:
-        """Returns those of them that can take queued events."""
+        """Returns the members of `running` that can take queued events."""
         return set(filter(self.is_usable, self.running(region)))
 
     def beside(
         self, key: BucketKey, attributes: RegionAttributes, *, learners: bool = False
     ) -> tuple[Incarnation, ...]:
-        """Returns the copies of the bucket with which this one is colocated, its primary first. (): there is none.
+        """Returns the replicas of the parent bucket, with which the bucket `key` is colocated, the primary first. ():
+        the parent bucket does not exist, or has no primary.
 
-        With `learners`, those that learn it come last.
+        If `learners` is true, learners come last.
         """
         parent = attributes.colocated_with
         bucket = self._site.buckets.get(BucketKey(parent, key.number)) if parent in self._site.regions else None
         if bucket is None or bucket.primary is None:
             return ()
-        copies = bucket.copies_to_be if learners else bucket.copies
-        return (bucket.primary, *(each for each in copies if each != bucket.primary))
+        replicas = bucket.replicas_to_be if learners else bucket.replicas
+        return (bucket.primary, *(each for each in replicas if each != bucket.primary))
 
     def held_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
-        """As `Decisions.held_by`. A bucket comes after the one with which it is colocated, and follows it."""
+        """As `Decisions.held_by`, ordered so that a bucket comes after its parent in colocation."""
         return self._in_depth(self._site.held_by(member))
 
     def led_by(self, member: Incarnation) -> list[tuple[BucketKey, Bucket]]:
-        """Those of them of which the member is the primary."""
+        """The buckets of which the member is the primary, in the order of `held_by`."""
         return self._in_depth([(key, bucket) for key, bucket in self._site.naming(member) if bucket.primary == member])
 
     def held_by_some(self, members: Iterable[Incarnation]) -> dict[BucketKey, list[Incarnation]]:
-        """Returns the buckets that are held by any of the members, in the order of `held_by`, and by which of them."""
+        """Returns the buckets of which a member has a replica, in the order of `held_by`, with the bucket's members."""
         found: dict[BucketKey, list[Incarnation]] = {}
         buckets: dict[BucketKey, Bucket] = {}
         for member in members:

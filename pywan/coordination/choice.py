@@ -1,7 +1,7 @@
-"""Owns which locator coordinates a site, as one of its locators knows it.
+"""Coordinator discovery: a locator's knowledge of the coordinator of its site.
 
-A state machine without sockets, files or clock. The first locator that a site starts with coordinates; all others keep
-its name.
+A state machine without sockets, files or clock. The first locator of a new site coordinates; all later locators keep
+the coordinator's name.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from pywan.errors import ProtocolError
 
 log = logging.getLogger("pywan.coordinator")
 
-RIVAL_US = 15_000_000  # A locator that was not heard for so long is no rival any more.
+RIVAL_US = 15_000_000  # A locator without contact for this time is a rival no longer.
 
 
 class Step(enum.Enum):
-    """What a locator does after it has heard something."""
+    """The action of a locator after a message."""
 
-    LEAD = "lead"  # It coordinates from now on, and says so by `Choice.lead`.
-    FOLLOW = "follow"  # Another one coordinates: it closes what it has.
+    LEAD = "lead"  # Coordinate from now on, and confirm by `Choice.lead`.
+    FOLLOW = "follow"  # Another locator coordinates: close the own coordinator.
 
 
 class Named(NamedTuple):
-    """Who coordinates, as a locator says of itself, or of the one that has asked it."""
+    """The coordinator, as a locator names itself, or names the locator that has asked."""
 
     name: str
-    address: str  # Where it has answered. Empty: it is this locator itself.
+    address: str  # The address of the answer. Empty: this locator itself.
     identity: str
-    decided: bool  # It has decided something. Nobody gives way then, but to one of a later term.
+    decided: bool  # The coordinator has decided something. Then it gives way only to a coordinator of a later term.
     term: int = 0
 
 
@@ -44,21 +44,23 @@ class Choice:
     Args:
         name: The locator's name.
         site: The site's id.
-        recovers: This locator takes the place of one that is gone for good. What was decided comes from the members.
+        recovers: This locator replaces a permanently lost locator. The metadata come from the members.
     """
 
     def __init__(self, name: str, site: int, *, recovers: bool) -> None:
         self.name, self.site, self.recovers = name, site, recovers
-        self.coordinator = ""  # The name of the locator that coordinates. Empty: nobody knows yet.
+        self.coordinator = ""  # The name of the coordinating locator. Empty: not known yet.
         self.address = ""
         self.identity = ""
-        # How often another locator has taken the site over, as far as this one knows. The latest one coordinates.
+        # How often the coordination was taken over, as far as this locator knows. The locator of the latest term
+        # coordinates.
         self.term = 0
         self._conflict = ""  # Two locators claim to coordinate.
-        self._unheard = ""  # Others name a coordinator, and that has not answered this locator yet.
+        # A coordinator is named by locators, and has not answered this locator yet.
+        self._unanswered = ""
         self._lines = OncePerMinute()
-        # Another locator says that it coordinates too, and both have decided: its name, what is wrong, and when it
-        # said so.
+        # A rival claims to coordinate too, and both locators have decided something: the rival's name, the problem, and
+        # the time of the claim.
         self._rival_name, self.rival, self._rival_us = "", "", 0
 
     @property
@@ -68,31 +70,31 @@ class Choice:
 
     @property
     def problem(self) -> str:
-        return self.rival or self._conflict or self._unheard
+        return self.rival or self._conflict or self._unanswered
 
     def lead(self, address: str, term: int | None = None) -> None:
-        """The locator coordinates from now on. `term`: it has taken over, and this is its term."""
+        """Notes that this locator coordinates from now on. `term`: the locator's own term, after a takeover."""
         self.coordinator, self.address = self.name, address
         self.term = self.term if term is None else term
         self._rival_name = self.rival = self._conflict = ""
 
     def give_lead(self, name: str, address: str) -> None:
-        """Another locator coordinates from now on, as this one says, which has coordinated."""
+        """Notes that the locator `name` coordinates from now on. This locator has coordinated, and hands over."""
         self.coordinator, self.address, self.term = name, address, self.term + 1
 
     def leads_among(self, undecided: list[str], named: str) -> bool:
         """Whether this locator is to coordinate.
 
         Args:
-            undecided: The others that do not know who does.
-            named: In words: another one says that a third one does. Empty: nobody says so. It may be right, so nobody
-                begins a second site beside that one, though it is not heard.
+            undecided: The locators that know no coordinator.
+            named: In words: a second locator names a third as coordinator. Empty: no such claim. The claim may be
+                right, so no locator begins a second site beside the third, even if the third is unreachable.
         """
-        self._unheard = "" if self.coordinator else named
+        self._unanswered = "" if self.coordinator else named
         return not self.coordinator and not named and self.name < min(undecided, default=self.name + "\0")
 
     def claim(self, *, has_decided: bool) -> dict[str, Any]:
-        """Returns who coordinates, as members and other locators are told (`pywan.coordination.claims`)."""
+        """Returns the claim for members and other locators (`pywan.coordination.claims`)."""
         return {
             "locator": self.name,
             "site": self.site,
@@ -104,17 +106,18 @@ class Choice:
             "recovers": self.recovers,
         }
 
-    # --- what others say ---
+    # --- claims of locators ---
 
     def take_answer(self, answer: dict[str, Any], asked_at: str, *, has_decided: bool, now_us: int) -> Step | None:
-        """Takes what a locator says that this one has asked. ProtocolError: it cannot be used.
+        """Takes the answer of a locator to a question of this locator. ProtocolError: the answer cannot be used.
 
-        It is believed about itself: it coordinates, and is reached where it was asked. It is also heard where it names
-        this locator, which perhaps has lost its folder. What it says of a third one, that one has to say itself.
+        The answer is believed about its sender: the sender coordinates, and is reached at the asked address. The answer
+        is also used if the named coordinator is this locator, which perhaps has lost its folder. A claim about a third
+        locator has to come from the third locator itself.
 
         Args:
             answer: The claim (`pywan.coordination.claims`).
-            asked_at: The address at which it was asked.
+            asked_at: The address at which the locator was asked.
             has_decided: Whether the coordinator of this locator has decided something.
             now_us: The time.
         """
@@ -128,22 +131,23 @@ class Choice:
         term = encoding.term_of(answer.get("term", 0))
         told = Named(name, asked_at if name == locator else "", identity, answer.get("decided") is True, term)
         if term > self.term and name == self.name and locator == self.coordinator and identity == self.identity:
-            self.term = term  # The coordinator has handed over, and this locator has not heard its answer.
+            self.term = term  # The coordinator has handed over, and this locator has not received the answer.
             return Step.LEAD
         self._see_rival(locator, told, has_decided=has_decided, now_us=now_us)
         if name not in (locator, self.name):
             return None
         recovers = answer.get("recovers") is True and locator == name
-        return self._hear(told, has_decided=has_decided, recovers=recovers, now_us=now_us)
+        return self._receive(told, has_decided=has_decided, recovers=recovers, now_us=now_us)
 
-    def _hear(self, told: Named, *, has_decided: bool, recovers: bool, now_us: int) -> Step | None:
-        """`recovers`: the locator takes the place of another one.
+    def _receive(self, told: Named, *, has_decided: bool, recovers: bool, now_us: int) -> Step | None:
+        """`recovers`: the sender replaces a lost locator.
 
-        A locator that has decided nothing gives way. Nobody gives way who has: an operator has to say which one goes.
+        A locator without metadata records gives way. A locator with metadata records never gives way: an operator has
+        to choose.
         """
         mine, name = self.coordinator, told.name
         if told.term > self.term and self.identity in ("", told.identity):
-            if name == self.name:  # It has coordinated, and has lost its file.
+            if name == self.name:  # This locator has coordinated, and has lost its file.
                 self.term = told.term
             elif mine == self.name and self.recovers:
                 self.term = told.term + 1  # An operator has said so.
@@ -151,7 +155,7 @@ class Choice:
             elif told.decided:
                 return self._follow(told, now_us)
         elif told.term < self.term and told.identity == self.identity:
-            return None  # It has not heard yet who has taken over.
+            return None  # The sender does not know of the takeover yet.
         if name == mine:
             self._conflict = ""
             known = (self.address, self.identity or told.identity)
@@ -165,7 +169,7 @@ class Choice:
         if recovers and self.name not in (mine, name):
             return self._follow(told, now_us)  # An operator has said so.
         if self.recovers and not has_decided:
-            self._conflict = ""  # Others still name the locator that is gone.
+            self._conflict = ""  # Other locators still name the lost locator.
         elif told.decided and name not in (self.name, self._rival_name):
             self._note_conflict(told, now_us)
         return None
@@ -204,7 +208,7 @@ class Choice:
             " other one in its `locators`"
         )
         if rival != self.rival and self._lines.is_due(told.name, "rival", now_us):
-            log.error("locator %s takes no new members in: %s", self.name, rival)
+            log.error("locator %s admits no new members: %s", self.name, rival)
         self._rival_name, self.rival, self._rival_us = told.name, rival, now_us
 
     def forget_old_rival(self, now_us: int) -> None:

@@ -1,4 +1,4 @@
-"""Owns what locators say of who coordinates their site, and the words for two that say different things."""
+"""The claims of locators about the coordinator of their site, and the words for two contradicting claims."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ MAX_CHARACTERS = 1000  # The limit for an identity.
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one locator says. A site has one coordinator and one identity, so two claims that differ are of two sites.
+    """The claim of one locator. A site has one coordinator and one identity, so two differing claims are of two sites.
 
-    An identity may change under one coordinator: it has lost its file, and its members tell the earlier one. A locator
-    that follows it hears that later. So two claims that name the same coordinator differ only if both locators decide
-    themselves: then these have the same name.
+    An identity may change under one coordinator: the coordinator has lost its file, and its members restore the earlier
+    identity. Followers of the coordinator learn of the change later. So two claims with the same coordinator differ
+    only if both locators decide themselves: then both locators have the same name.
     """
 
     locator: str
     address: str  # The locator's.
-    coordinator: str  # Empty: the locator does not know one yet.
+    coordinator: str  # Empty: the locator does not know a coordinator yet.
     site_identity: str
-    decided: bool  # The coordinator has decided something, as far as the locator knows. It does not give way then.
+    decided: bool  # The coordinator has decided something, as far as the locator knows. Then it does not give way.
 
     @property
     def is_of_coordinator(self) -> bool:
@@ -45,9 +45,9 @@ class Claim:
 
 
 def claim_of(value: Any, address: str) -> Claim | None:
-    """Returns what a locator at that address has said. None: it says nothing of a coordinator.
+    """Returns the claim of the locator at `address`. None: the locator names no coordinator.
 
-    ProtocolError if that cannot be used.
+    ProtocolError if the claim cannot be used.
     """
     if not isinstance(value, dict) or not value.get("coordinator"):
         return None
@@ -60,7 +60,8 @@ def claim_of(value: Any, address: str) -> Claim | None:
 
 
 def pairs_of_two_sites(claims: Collection[Claim]) -> Iterator[tuple[Claim, Claim]]:
-    """Yields what differs, first what does not change any more by itself: both have decided."""
+    """Yields the pairs of claims of two sites. Pairs that do not change by themselves, since both have decided, come
+    first."""
     listed = list(claims)
     pairs = [
         (one, two) for at, one in enumerate(listed) for two in listed[at + 1 :] if one.is_of_another_site_than(two)
@@ -69,7 +70,7 @@ def pairs_of_two_sites(claims: Collection[Claim]) -> Iterator[tuple[Claim, Claim
 
 
 def in_words(one: Claim, two: Claim) -> str:
-    """What differs, and the remedy."""
+    """The difference, and the remedy."""
     return (
         f"{one}, and {two}: take one of them out of `locators`, or give each locator the other one in its `locators`;"
         f" where both sites have decided something, first stop the locator that is to give way, remove {CLAIM_FILE} and"

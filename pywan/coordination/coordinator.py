@@ -1,9 +1,10 @@
-"""Owns the requests of members to the coordinator of their site, and puts its parts together.
+"""The coordinator of a site: takes the members' requests, and connects the parts of the coordination.
 
-A state machine without sockets, disk or clock. Its driver hands it requests and the time, then takes its actions and
-does them in their order: a decision is stored before anybody hears of it. A member repeats a request until the tables
-show its effect, so the coordinator may drop any request. The design follows PacificA (Lin et al., 2008) with a single
-configuration manager; docs/decisions/0056 and 0065 say where it differs, and what the members do in between.
+A state machine without sockets, disk or clock. The driver passes requests and the time to the coordinator, then carries
+out the coordinator's actions in order: a metadata record is stored before any member receives the record. A member
+repeats a request until the tables show the effect, so the coordinator may drop any request. The design follows PacificA
+(Lin et al., 2008) with a single configuration manager. The differences, and the members' work in between, are in
+docs/decisions/0056 and 0065.
 
 Each part owns its fields, and uses only the parts that are made before it.
 """
@@ -22,11 +23,11 @@ from pywan.coordination.admission import Admission
 from pywan.coordination.asked_moves import UNDER_WAY, AskedMoves, MoveAnswer, MoveRequest
 from pywan.coordination.candidates import Candidates
 from pywan.coordination.decisions import Decisions
+from pywan.coordination.grace_period import GracePeriod
 from pywan.coordination.handovers import Handovers
 from pywan.coordination.joins import Join
 from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
-from pywan.coordination.lives import Lives
 from pywan.coordination.messages import MayLeave, Refused, Tables
 from pywan.coordination.moves import Moves
 from pywan.coordination.outbox import Outbox
@@ -35,7 +36,6 @@ from pywan.coordination.queue_holders import QueueHolders
 from pywan.coordination.recovery import Recovery
 from pywan.coordination.regions import Regions
 from pywan.coordination.reports import Reports
-from pywan.coordination.silence import Silence
 from pywan.coordination.standbys import Follower, Standbys
 from pywan.coordination.status import status_of_members, status_of_site, waiting_regions
 from pywan.coordination.succession import Succession
@@ -55,9 +55,11 @@ from pywan.coordination.tables import (
     Standby,
 )
 from pywan.coordination.telling import Telling
+from pywan.coordination.unclean_recovery import UncleanRecovery
 
-# For so many leases after its start a coordinator believes everybody who names lost decisions. A member that comes
-# first within one lease, and has to wait for the end of a silence, asks again within three.
+# For this number of leases after its start, a coordinator believes every member that names lost metadata records. A
+# member may come within the first lease, and wait for the end of a startup grace period. The member asks again within
+# three leases.
 BELIEVED_LEASES = 4
 _NO_NONCES: Mapping[int, bytes] = MappingProxyType({})
 
@@ -76,17 +78,18 @@ class Coordinator:
         member_timeout_us: int = MEMBER_TIMEOUT_US,
         machine: str = "",
     ) -> None:
-        """Goes on where earlier runs ended.
+        """Continues from the records of earlier controller epochs.
 
-        Leases that an earlier run gave may still be running, and members may know decisions that are not in `stored`
-        (an older file was put back). So nothing is decided about buckets until every member has been heard, or until
-        its lease is over.
+        Leases of an earlier controller epoch may still be running, and members may know records that are missing in
+        `stored` (an older file was put back). So the coordinator decides nothing about buckets until every member has
+        been in contact, or until the member's lease is over.
 
         Args:
-            stored: all that earlier runs gave to be stored, in order.
-            draw_step: draws a number from 1 to RUN_STEP_MAX at random, by which this run is above those it knows.
-            site_identity: the name of a new site; it counts only if nothing was stored.
-            machine: names the machine of the coordinator, as profiles name those of members.
+            stored: all records that earlier controller epochs stored, in order.
+            draw_step: draws a number from 1 to CONTROLLER_EPOCH_STEP_MAX at random. The new controller epoch is higher
+                than the known ones by this number.
+            site_identity: the name of a new site; used only if nothing was stored.
+            machine: names the machine of the coordinator, as profiles name the machines of members.
         """
         self.name, self.member_timeout_us = name, member_timeout_us
         self.site = site = Decisions(stored, draw_step=draw_step, site_identity=site_identity)
@@ -95,34 +98,39 @@ class Coordinator:
             site, outbox, member_timeout_us=member_timeout_us, machine=machine, now_us=now_us
         )
         self.standbys = Standbys(site, name, member_timeout_us=member_timeout_us, now_us=now_us)
-        self._has_waited = False  # Nothing could be decided when `tick` was called last.
+        self._has_waited = False  # The last `tick` could not decide anything.
         first_us = now_us + liveness.wait_us
         self._believed_until_us = now_us + BELIEVED_LEASES * liveness.wait_us
         self._marks_at_start = {each: profile.mark for each, profile in site.members.items()}
-        self.silence = silence = Silence(site.members, first_us)
+        self.grace_period = grace_period = GracePeriod(site.members, first_us)
         self.reports = reports = Reports(site, liveness)
         self._admission = Admission(site, liveness, reports)
         self._telling = telling = Telling(site, reports, outbox, name)
         self._leavers = leavers = Leavers(site, liveness, outbox)
         self.candidates = candidates = Candidates(site, liveness, leavers)
         self._recovery = recovery = Recovery(site, liveness, reports, candidates, first_us=first_us)
-        self._lives = lives = Lives(site, liveness, reports, telling, candidates, recovery)
+        self._unclean_recovery = unclean_recovery = UncleanRecovery(
+            site, liveness, reports, telling, candidates, recovery
+        )
         self._queues = queues = QueueHolders(site, liveness, reports, candidates, recovery)
         self._succession = succession = Succession(
-            site, silence, liveness, reports, telling, candidates, recovery, lives, queues
+            site, grace_period, liveness, reports, telling, candidates, recovery, unclean_recovery, queues
         )
-        self._primaries = Primaries(site, silence, liveness, reports, candidates, recovery, succession)
-        self._regions = Regions(site, liveness, reports, telling, recovery, lives, succession, outbox)
+        self._primaries = Primaries(site, grace_period, liveness, reports, candidates, recovery, succession)
+        self._regions = Regions(site, liveness, reports, telling, recovery, unclean_recovery, succession, outbox)
         handovers = Handovers(site, liveness, reports, succession)
         asked = AskedMoves(site, candidates, recovery, succession, handovers)
         self._moves = Moves(site, liveness, leavers, reports, candidates, recovery, succession, handovers, asked)
-        self._goes_on_us: int | None = None  # Moves are to go on when the actions are taken: since when. None: not.
-        self._due_us: int | None = None  # When `tick` was to be called, as the driver was told.
-        if any(each.in_sync and each.epoch.run < self.site.generation for each in self.site.buckets.values()):
-            # An earlier run did not hear all reports of its generation.
-            self._begin_generation(now_us)
+        # When reassignments became due to continue, with the next actions. None: not due.
+        self._goes_on_us: int | None = None
+        self._due_us: int | None = None  # The time of the next `tick`, as given to the driver.
+        if any(
+            each.isr and each.epoch.controller_epoch < self.site.recovery_epoch for each in self.site.buckets.values()
+        ):
+            # An earlier controller epoch did not get all replica reports of its metadata recovery.
+            self._begin_metadata_recovery(now_us)
 
-    # --- members that come, and speak ---
+    # --- joins, polls and requests ---
 
     def join(
         self,
@@ -133,14 +141,15 @@ class Coordinator:
         now_us: int,
         nonces: Mapping[int, bytes] = _NO_NONCES,
     ) -> None:
-        """A member comes, or comes back to a coordinator that has forgotten it.
+        """A member joins, or joins again a coordinator that has forgotten the member.
 
         Args:
-            profile: what it is. Regions that it has already are in `hosting`.
-            regions: the attributes of those, and of all that have a holding. `shared` is as the member knows it.
-            holdings: all buckets that it knows, where it was a member of this site before.
-            stored: the newest decision that it has stored; NO_DECISION: none.
-            nonces: those of it and of its earlier incarnations, by the member id.
+            profile: the member. `hosting` has the regions that the member already has.
+            regions: the attributes of these regions, and of all regions with a holding. `shared` is as the member knows
+                it.
+            holdings: all buckets that the member knows, if the member was in this site before.
+            stored: the newest metadata record that the member has stored; NO_DECISION: none.
+            nonces: those of the member and of its earlier incarnations, by the member id.
         """
         me = profile.incarnation
         refusal = self._admission.refusal_of(profile, stored, now_us)
@@ -148,18 +157,19 @@ class Coordinator:
             self._outbox.tell(me, refusal)
             return
         has_stored = self._telling.stored_by(me) if me in self.site.members else 0
-        if has_stored and (stored.run < self.site.generation or stored.number < has_stored):
-            return  # The request was late on its way: the member has come since, and has said more.
+        if has_stored and (stored.controller_epoch < self.site.recovery_epoch or stored.number < has_stored):
+            return  # The request was delayed: the member has joined since, and has sent newer state.
         unknown = self._unknown_to(profile, holdings, stored)
         refusal = self._admission.unbelieved(me, unknown, holdings)
         if refusal is None and unknown and not (self.believes_strangers(now_us) or self._was_here(me, nonces)):
             refusal = self._admission.unknown_witness(me, unknown[0])
         refusal = refusal or self._regions.refusal_of(profile, regions, holdings)
-        wait_us = self.silence.wait_us(now_us) if unknown else 0
+        wait_us = self.grace_period.wait_us(now_us) if unknown else 0
         if refusal is None and wait_us:
             refusal = Refused(
-                f"member {me.name} names decision {unknown[0]}, which this coordinator has lost; others have named such"
-                f" ones a moment ago, and the site first decides on what these know; it asks again by itself",
+                f"member {me.name} names metadata record {unknown[0]}, which this coordinator has lost; other members"
+                " have named lost records a moment ago, and the site first recovers the records of these members; the"
+                " member asks again by itself",
                 wait_us,
             )
         if refusal is not None:
@@ -168,7 +178,8 @@ class Coordinator:
         self._admission.adopt_identity(profile)
         self._rise_above(unknown, now_us)
         for earlier in self._admission.earlier_incarnations(me):
-            if earlier.member_id in profile.before:  # One process locks a folder: those that it names are gone.
+            # One process locks a folder, so the earlier incarnations in the profile have ended.
+            if earlier.member_id in profile.before:
                 self.left(earlier, now_us)
         self._regions.join(regions)
         self.liveness.take_in(me)
@@ -176,43 +187,46 @@ class Coordinator:
             self.site.set_member(me, profile)
             self._leavers.site_goes_on()
         self.reports.take(me, holdings)
-        self._telling.hear_stored(me, 0)
+        self._telling.receive_stored(me, 0)
         self._regions.joined(me)
-        self._hear(me, now_us)
+        self._receive(me, now_us)
         self._regions.come_back(me, now_us)
 
     def _unknown_to(
         self, profile: MemberProfile, holdings: dict[BucketKey, Holding], stored: DecisionId
     ) -> list[DecisionId]:
-        """The decisions that the member knows, and that this coordinator has lost; the last one first, as the others
-        are below the generation that it begins."""
+        """The metadata records that the member knows, and this coordinator has lost. The last record is first: the
+        metadata recovery for the last record rises above all earlier records."""
         epochs = {DecisionId(*each.bucket.epoch) for each in holdings.values()}  # Each is at most its decision.
         return sorted(filter(self._is_lost, {stored, profile.seen, *epochs}), reverse=True)
 
     def believes_strangers(self, now_us: int) -> bool:
-        """Whether members that this coordinator does not know are believed when they name decisions that it has lost.
+        """Whether the coordinator believes unknown members that name lost metadata records.
 
-        Such decisions were made before this run began. Members that live come back within some leases. Somebody who
-        comes later proves that it was a member when this run began. A coordinator that has decided nothing has no
-        better knowledge of its own.
+        Lost records are older than the present controller epoch. Live members come back within some leases. A member
+        that comes later proves its membership at the start of the controller epoch. A coordinator without any record
+        has no better knowledge of its own.
         """
         return not self.site.number or now_us < self._believed_until_us
 
     def _was_here(self, me: Incarnation, nonces: Mapping[int, bytes]) -> bool:
-        """Whether the file with which this run began names the member, or an earlier incarnation of its folder."""
+        """Whether the file at the start of the controller epoch names the member, or an earlier incarnation of its
+        folder."""
         marks = {number: self._marks_at_start.get(me._replace(member_id=number)) for number in nonces}
         return any(mark is not None and fits(mark, nonces[number]) for number, mark in marks.items())
 
     def _is_lost(self, decision: DecisionId) -> bool:
-        return decision.run >= self.site.generation and not self.site.made(decision)
+        return decision.controller_epoch >= self.site.recovery_epoch and not self.site.made(decision)
 
     def _rise_above(self, unknown: Iterable[DecisionId], now_us: int) -> None:
-        """A generation begins above all decisions that the member knows, and that this coordinator never made. There is
-        one for all of them: each decides everything again."""
+        """Begins a metadata recovery, above all records that the member knows and this coordinator never made. All lost
+        records need only one recovery, since a recovery decides everything again."""
         lost = list(filter(self._is_lost, unknown))
         if lost:
-            self.site.rise_above(DecisionId(max(each.run for each in lost), max(each.number for each in lost)))
-            self._begin_generation(now_us)
+            self.site.rise_above(
+                DecisionId(max(each.controller_epoch for each in lost), max(each.number for each in lost))
+            )
+            self._begin_metadata_recovery(now_us)
 
     def renew(
         self, me: Incarnation, stored: DecisionId, now_us: int, reaches: Iterable[Incarnation] | None = None
@@ -221,57 +235,57 @@ class Coordinator:
 
         Args:
             me: the member.
-            stored: the newest decision that the member has stored; NO_DECISION: none yet.
-            reaches: the members whose answers came to it a moment ago; None: as it said before.
+            stored: the newest metadata record that the member has stored; NO_DECISION: none yet.
+            reaches: the members whose answers reached `me` a moment ago; None: unchanged since the last poll.
         """
-        if stored != NO_DECISION and (stored.run < self.site.generation or not self.site.made(stored)):
+        if stored != NO_DECISION and (stored.controller_epoch < self.site.recovery_epoch or not self.site.made(stored)):
             self._outbox.tell(me, Refused("the coordinator does not know all decisions", report=True))
             return
         if self.liveness.is_given_up(me):
-            self._outbox.tell(me, Refused(f"member {me} was not heard for its whole lease", join_again=True))
+            self._outbox.tell(me, Refused(f"member {me} did not renew its lease in time", join_again=True))
             return
         has_more = stored.number > self._telling.stored_by(me)
-        self._telling.hear_stored(me, stored.number)
+        self._telling.receive_stored(me, stored.number)
         if reaches is not None:
-            self.liveness.hear_reached(me, reaches)
+            self.liveness.receive_reached(me, reaches)
         if has_more:
-            self.standbys.hear_member(stored.number, now_us)
+            self.standbys.receive_from_member(stored.number, now_us)
         if not self.standbys.may_decide:
-            self.liveness.hear(me, now_us)
+            self.liveness.receive(me, now_us)
             return
-        self._hear(me, now_us)
+        self._receive(me, now_us)
         if has_more:
             self._succession.stored_more(me)
             self._succession.finish_removals()
             self._regions.let_in(now_us)
         self._goes_on_us = now_us
 
-    def hear_of_standby(self, join: Join) -> None:
-        """A member that asks to be taken in names who may take over, or has done so. If it knows decisions that are
-        lost here, this run has a file of a time before. The member is believed if the file names it, or an earlier
-        incarnation of its folder."""
+    def receive_standby(self, join: Join) -> None:
+        """A joining member names the locator that may take over, or has done so. If the member knows lost records, the
+        controller epoch began with an older file. The coordinator believes the member if the file names the member, or
+        an earlier incarnation of its folder."""
         me, nonces = join.profile.incarnation, join.nonces
         is_known = any(proofs.is_proved(self.site.members.get(me._replace(member_id=n)), nonces[n]) for n in nonces)
         standby = join.standby
         if join.term > self.site.term and join.coordinator:
             standby = Standby(join.coordinator, "")
-        is_late = join.term < self.site.term  # An operator, or a takeover, has ended what it knows.
+        is_late = join.term < self.site.term  # An operator, or a takeover, has superseded the member's knowledge.
         seen = join.stored, join.profile.seen
         if standby is not None and is_known and not is_late and any(map(self._is_lost, seen)):
-            self.standbys.hear_of(standby)
+            self.standbys.note_unknown_standby(standby)
 
-    def hear_locator(self, told: Follower, now_us: int) -> None:
-        """Another locator, which keeps the records too, says how far it is."""
+    def receive_from_locator(self, told: Follower, now_us: int) -> None:
+        """A follower says how many records it has stored."""
         if self.standbys.names_unknown(told) and not self.believes_strangers(now_us):
-            told = replace(told, stored=NO_DECISION, is_standby=False)  # It gets all records anew.
+            told = replace(told, stored=NO_DECISION, is_standby=False)  # The follower gets all records anew.
         is_lost = self.standbys.names_unknown(told) and self.site.has_room_above(told.stored)
-        self.standbys.hear(told, now_us)
+        self.standbys.receive(told, now_us)
         if is_lost:
             self._rise_above([told.stored], now_us)
 
-    def _hear(self, me: Incarnation, now_us: int) -> None:
-        self.silence.end_for(me)
-        self.liveness.hear(me, now_us)
+    def _receive(self, me: Incarnation, now_us: int) -> None:
+        self.grace_period.end_for(me)
+        self.liveness.receive(me, now_us)
         self._telling.tell(me, self.member_timeout_us)
         is_down = self.liveness.is_down(me) and not self._leavers.is_released(me)
         if is_down or self.liveness.is_expired(me):
@@ -282,53 +296,58 @@ class Coordinator:
     # --- regions ---
 
     def heeds(self, me: Incarnation) -> bool:
-        """Whether what the member asks about regions is looked at now. It is not while nobody knows yet who has them,
-        nor before the member has joined."""
-        return self.liveness.knows(me) and not self.silence.is_on
+        """Whether the coordinator processes the member's requests about regions now. The coordinator waits while it
+        does not know yet which members have the regions, and until the member has joined."""
+        return self.liveness.knows(me) and not self.grace_period.is_on
 
     def host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
-        """The member creates the region. `weight`: local-max-memory in MB; 0: it is an accessor.
+        """The member creates the region. `weight`: local-max-memory in MB; 0: the member is an accessor.
 
-        It may go on when the tables show it. While there is silence, nobody knows yet who else has the region.
+        The member may go on when the tables show the region. During the startup grace period the coordinator does not
+        know yet which other members have the region.
         """
         if self.heeds(me):
             self._regions.host(me, region, attributes, weight, now_us)
 
     def unhost(self, me: Incarnation, region: str, now_us: int) -> None:
-        """The member has closed the region. Its copies are gone; a sole copy is gone with its data.
+        """The member has closed the region. Its replicas are lost; a sole replica is lost with its data.
 
-        While there is silence, others may know later decisions about its buckets. The member asks again.
+        During the startup grace period other members may know later records about the region's buckets. The member
+        repeats the request.
         """
-        if not self.silence.is_on:
+        if not self.grace_period.is_on:
             self._regions.unhost(me, region, now_us)
 
     def destroy_region(self, me: Incarnation, region: str) -> None:
-        """The region goes everywhere, with its buckets.
+        """Destroys the region at all members, with its buckets.
 
-        While there is silence, others may yet report it, and it would be there again. The member asks again.
+        During the startup grace period another member may yet report the region, and would bring the region back. The
+        member repeats the request.
         """
-        if me in self.site.members and region in self.site.regions and not self.silence.is_on:
+        if me in self.site.members and region in self.site.regions and not self.grace_period.is_on:
             self._regions.destroy(region)
 
     # --- primaries ---
 
     def caught_up(self, me: Incarnation, key: BucketKey, epoch: Epoch, learner: Learner, now_us: int) -> None:
-        """The primary says that a learner has all, and that it waits for the learner with every change from now on."""
+        """The primary reports that a learner has everything, and that every change from now on waits for the
+        learner."""
         if self._primaries.caught_up(me, key, epoch, learner):
             self._moves.caught_up(key)
             self._goes_on_us = now_us
 
-    def unreachable(self, me: Incarnation, epochs: dict[BucketKey, Epoch], copy: Incarnation, now_us: int) -> None:
-        """The primary asks to take a copy out: the copy does not answer, or cannot take changes.
+    def unreachable(self, me: Incarnation, epochs: dict[BucketKey, Epoch], replica: Incarnation, now_us: int) -> None:
+        """The primary asks for the removal of a replica that does not answer, or cannot take changes.
 
-        The primary goes on waiting for that copy until everybody who stays has stored the decision. A primary that
-        cannot reach any of several copies, which the coordinator hears, is taken out itself.
+        The primary still waits for the replica until every remaining member has stored the metadata record. If a
+        primary cannot reach any of several replicas, and the coordinator is in contact with these replicas, then the
+        primary itself is removed.
         """
-        if self.liveness.knows(me) and not self.silence.is_on:
-            self._primaries.unreachable(me, epochs, copy, now_us)
+        if self.liveness.knows(me) and not self.grace_period.is_on:
+            self._primaries.unreachable(me, epochs, replica, now_us)
 
     def ready(self, me: Incarnation, keys: Iterable[BucketKey], now_us: int) -> None:
-        """A new primary has reached all copies in sync, and accepts changes."""
+        """A new primary has contacted all in-sync replicas, and accepts changes."""
         if not self.liveness.knows(me):
             return
         for key in keys:
@@ -336,55 +355,57 @@ class Coordinator:
         self._goes_on_us = now_us
 
     def move_bucket(self, request: MoveRequest, now_us: int) -> MoveAnswer:
-        """An operator asks for a copy or a primary to be moved, and repeats that until it is told the end."""
-        if self.silence.is_on:
+        """An operator requests the reassignment of a replica or a primary, and repeats the request until the answer is
+        final."""
+        if self.grace_period.is_on:
             return UNDER_WAY  # Nothing is decided about buckets now.
         return self._moves.move(request, now_us)
 
     # --- suspicion ---
 
     def suspect(self, reporter: Incarnation, suspected: Incarnation, now_us: int) -> None:
-        """A connection was refused or reset. That proves no death, but it is worth a look at once."""
+        """A connection was refused or reset. A refusal proves no death, but starts a probe at once."""
         if reporter in self.site.members:
             self.liveness.suspect(suspected, now_us)
 
     def not_probed(self, member: Incarnation) -> None:
-        """The driver could not carry out a `Probe`. The next reason for one begins another."""
+        """The driver could not carry out a `Probe`. The next suspicion begins another probe."""
         self.liveness.end_probe(member)
 
     def probed(self, member: Incarnation, reach: Reach, now_us: int) -> None:
-        """What came of a `Probe`. It proves nothing, so no set of copies gets smaller. If it failed, other copies in
-        sync take over where the member leads: they find out themselves whether they reach it.
+        """Takes the result of a `Probe`. A probe proves nothing, so no ISR shrinks. If the probe failed, other in-sync
+        replicas take over the member's primaries. The new primaries find out themselves whether they can reach the
+        member.
 
-        If nobody else was heard since the probe began, the coordinator is the one that is cut off. A member that is
+        If no other member was in contact since the probe began, the coordinator itself is cut off. A member that is
         suspected again is probed again.
         """
         began_us = self.liveness.end_probe(member)
-        self.liveness.hear_found(member, reach)
-        if member not in self.site.members or self.silence.is_on:
+        self.liveness.receive_probe_result(member, reach)
+        if member not in self.site.members or self.grace_period.is_on:
             return
         if self.liveness.is_expired(member):
             self.liveness.probe_later(member, now_us)
             self._begin_anew_without(member, now_us)
         elif reach is not Reach.ANSWERED and not self.liveness.is_down(member):
-            if reach is Reach.SILENT and not self.liveness.has_heard_others(
+            if reach is Reach.SILENT and not self.liveness.has_received_from_others(
                 member, now_us if began_us is None else began_us
             ):
                 return
             self.liveness.go_down(member)
             self._succession.take_over_from(member)
 
-    # --- members that go ---
+    # --- departing members ---
 
     def ended(self, earlier: Incarnation, me: Incarnation, now_us: int, *, is_proved: bool) -> Refused | None:
-        """A member that joins says that an earlier incarnation of its name has ended. Returns why it has to wait until
-        that is known. None: it can join, and the earlier one has ended if there is a proof of it.
+        """A joining member says that an earlier incarnation of its name has ended. Returns why the member has to wait
+        for certainty. None: the member can join, and the earlier incarnation has ended if a proof exists.
 
         Args:
             earlier: the earlier incarnation.
             me: the member.
             now_us: the time.
-            is_proved: the member has proved that both are of the same folder, which one process locks.
+            is_proved: the member has proved that both incarnations are of the same folder. One process locks a folder.
         """
         if earlier.name != me.name or earlier == me:
             return None
@@ -394,27 +415,29 @@ class Coordinator:
         return refusal
 
     def leave(self, me: Incarnation, now_us: int) -> None:
-        """A planned stop begins. `MayLeave` is told when nobody needs the member any more, and `StillNeeded` before."""
+        """A planned stop begins. The member gets `MayLeave` when no bucket needs the member any more, and `StillNeeded`
+        before."""
         if me not in self.site.members:
             self._outbox.tell(me, MayLeave())
-        elif not self.silence.is_on and not self.liveness.is_expired(me):
+        elif not self.grace_period.is_on and not self.liveness.is_expired(me):
             needed = self._moves.leave(me, now_us)
             if needed is not None:
                 self._outbox.tell(me, needed)
 
     def stay(self, me: Incarnation, now_us: int) -> None:
-        """The member has changed its mind: it does not leave."""
+        """The member cancels its draining."""
         if self._moves.stay(me) and self.liveness.knows(me):
             self.liveness.rise(me)
             self._regions.come_back(me, now_us)
             self._goes_on_us = now_us
 
     def end_site(self, now_us: int) -> None:
-        """All members are about to end. Nothing is moved, and all that have asked may leave at the same time."""
+        """All members are about to end. Nothing is reassigned, and all members that have asked may leave at the same
+        time."""
         self._moves.end_site(now_us)
 
     def left(self, me: Incarnation, now_us: int) -> None:
-        """The member has ended, and says so: its lease is over at once."""
+        """The member announces its own end: the lease is over at once."""
         if me in self.site.members:
             self.liveness.end(me)
             self._give_up((me,), now_us)
@@ -428,19 +451,20 @@ class Coordinator:
             self._begin_anew_without(me, now_us)
 
     def _give_up(self, members: Iterable[Incarnation], now_us: int) -> None:
-        """The leases of the members are over, or they have ended. Each stays in the table only while a bucket depends
-        on it. All leases end before any copy is lost: so none of these members is made a primary."""
+        """The leases of the members are over, or the members have ended. A member stays in the table only while a
+        bucket depends on the member. All leases end before any replica is lost: so none of these members is elected
+        primary."""
         ended: list[Incarnation] = []
         for member in members:
             self._telling.give_up(member)
             self._primaries.forget(member)
-            self.silence.end_for(member)
+            self.grace_period.end_for(member)
             self._moves.stay(member)
             self.liveness.give_up(member, now_us)
             ended.append(member)
         if not ended:
             return
-        self._succession.lose_all_copies(ended, now_us)
+        self._succession.lose_all_replicas(ended, now_us)
         self._goes_on_us = now_us
         for member in ended:
             self._forget(member)
@@ -448,12 +472,12 @@ class Coordinator:
                 self.liveness.suspect(member, now_us)
 
     def _begin_anew_without(self, member: Incarnation, now_us: int) -> None:
-        """More is known of a member whose lease is over: buckets that it alone holds up may begin anew."""
+        """More is known of a member with an expired lease: buckets that wait for the member alone may begin anew."""
         self._succession.begin_anew_without(member, now_us)
         self._forget(member)
 
     def _forget(self, member: Incarnation) -> None:
-        """Takes a member without a lease out of the table, unless a bucket may have to wait for it."""
+        """Removes a member without a lease from the table, unless a bucket may have to wait for the member."""
         if self.site.naming(member):
             return
         self._admission.forget(member)
@@ -464,7 +488,7 @@ class Coordinator:
     # --- time ---
 
     def tick(self, now_us: int) -> None:
-        """Does what is due: leases that are over, copies that are to be made again."""
+        """Does the work that is due: expired leases, replicas to be made again."""
         self.standbys.tick(now_us)
         if not self.standbys.may_decide:
             self._has_waited = True
@@ -472,17 +496,17 @@ class Coordinator:
         if self._has_waited or (self._due_us is not None and now_us - self._due_us > self.member_timeout_us // 4):
             self.liveness.wait_anew(now_us)
         self._due_us, self._has_waited = None, False
-        self.silence.tick(now_us)
+        self.grace_period.tick(now_us)
         self._give_up(self.liveness.end_leases(now_us), now_us)
         for member in self.liveness.due_again(now_us):
             self._begin_anew_without(member, now_us)
             self.liveness.suspect(member, now_us)
-        self._lives.tick(now_us)
+        self._unclean_recovery.tick(now_us)
         self._succession.finish_removals()
-        if not self.silence.is_on:
+        if not self.grace_period.is_on:
             self._replace_those_not_there(now_us)
         self._regions.let_in(now_us)
-        if not self.silence.is_on and not self._leavers.site_ends:
+        if not self.grace_period.is_on and not self._leavers.site_ends:
             self._recovery.tick(now_us)
         self._queues.tick(now_us)
         self._goes_on_us = now_us
@@ -495,14 +519,14 @@ class Coordinator:
                 self._succession.take_over_from(member)
 
     def next_us(self) -> int | None:
-        """When `tick` is to be called next though nobody asks for anything; UNTIMED: at once; None: never."""
+        """When the next `tick` is due, if no request arrives. UNTIMED: at once. None: never."""
         if not self.standbys.may_decide:
             self._due_us = None
             return self.standbys.next_us()
-        silence_us, moves_us = self.silence.next_us(), self._moves.next_us()
-        is_silent = silence_us is not None
-        due = [*self._lives.times_us()]
-        if not is_silent and not self._leavers.site_ends:
+        grace_period_us, moves_us = self.grace_period.next_us(), self._moves.next_us()
+        is_in_grace_period = grace_period_us is not None
+        due = [*self._unclean_recovery.times_us()]
+        if not is_in_grace_period and not self._leavers.site_ends:
             due += self._recovery.times_us()
         due += self._queues.times_us()
         if UNTIMED in due:
@@ -511,37 +535,38 @@ class Coordinator:
         due += self.liveness.times_us()
         if (standby_us := self.standbys.next_us()) is not None:
             due.append(standby_us)
-        due += [silence_us] if silence_us is not None else [] if moves_us is None else [moves_us]
+        due += [grace_period_us] if grace_period_us is not None else [] if moves_us is None else [moves_us]
         self._due_us = min(due, default=None)
         return self._due_us
 
     def _go_on(self, now_us: int) -> None:
-        """Takes the steps that follow from what one message says, or one tick."""
-        if self.silence.is_on:
+        """Takes the steps that follow from one message, or one tick."""
+        if self.grace_period.is_on:
             return
-        lost = [each for each in self._succession.take_lost_in_silence() if self.liveness.is_expired(each)]
+        lost = [each for each in self._succession.take_lost_in_grace_period() if self.liveness.is_expired(each)]
         if lost:
-            self._succession.lose_all_copies(lost, now_us)
+            self._succession.lose_all_replicas(lost, now_us)
             for member in lost:
                 self._forget(member)
         self._recovery.go_on(now_us)
         self._moves.go_on(now_us)
 
-    def _begin_generation(self, now_us: int) -> None:
-        """A member knows decisions that are not here: those of this coordinator are not the newest.
+    def _begin_metadata_recovery(self, now_us: int) -> None:
+        """A member knows metadata records that this coordinator has lost.
 
-        Nothing is decided about a bucket until everybody who was in sync, as far as anybody knows, has reported it, and
-        nothing at all before a member that nobody knows of has lost its lease.
+        Nothing is decided about a bucket until all known in-sync members have reported the bucket. Nothing at all is
+        decided before the lease of any unknown member has expired.
         """
-        self.site.begin_generation()
-        self.silence.begin(now_us, self.liveness.wait_us)
+        self.site.begin_metadata_recovery()
+        self.grace_period.begin(now_us, self.liveness.wait_us)
         self.reports.begin()
         self._telling.begin()
 
     # --- actions ---
 
     def take_actions(self) -> list[Action]:
-        """What the driver is to do now, in this order. Every decision made since the last call is stored first."""
+        """Returns the actions for the driver, in their order. Every metadata record made since the last call is stored
+        first."""
         if not self.standbys.may_decide:
             self._telling.tell_all()
             actions, store = self._outbox.take(), self.site.take_store()
@@ -549,22 +574,22 @@ class Coordinator:
         if self._goes_on_us is not None:
             now_us, self._goes_on_us = self._goes_on_us, None
             self._go_on(now_us)
-        if not self.silence.is_on:
+        if not self.grace_period.is_on:
             for key, reported in self.reports.take_complete():
                 self._succession.decide_anew(key, reported)
-            self._lives.settle()
+            self._unclean_recovery.settle()
             if not self._leavers.site_ends:
                 self._queues.settle()
         self._telling.tell_all()
-        self._lives.say_lost(self._outbox, site_ends=self._leavers.site_ends)
+        self._unclean_recovery.say_lost(self._outbox, site_ends=self._leavers.site_ends)
         actions = self._outbox.take()
         store = self.site.take_store()
         return actions if store is None else [store, *actions]
 
     def take_refusals(self, me: Incarnation) -> list[Refused]:
-        """What was refused to the member since the last actions were taken. It is not among the actions any more.
+        """Returns the member's refusals since the last actions were taken, and removes the refusals from the actions.
 
-        So a refusal is known to be that of the request that was handed over last.
+        So the driver knows that a refusal belongs to the last request.
         """
         return self._outbox.take_refusals(me)
 
@@ -572,33 +597,37 @@ class Coordinator:
 
     @property
     def lost_buckets(self) -> int:
-        """The buckets of which no copy was left, since this run began."""
-        return self._lives.lost_buckets
+        """The number of buckets that have lost all replicas since this controller epoch began."""
+        return self._unclean_recovery.lost_buckets
 
-    def may_hear(self, me: Incarnation) -> bool:
-        """Whether the member may be told decisions: in a new generation it reports first what it knows."""
-        return self._telling.may_hear(me)
+    def may_be_told(self, me: Incarnation) -> bool:
+        """Whether the member may receive metadata records. In a metadata recovery the member sends its replica report
+        first."""
+        return self._telling.may_be_told(me)
 
     def tables(self, since: int, lease_us: int) -> Tables:
-        """What a member is told that has stored everything up to number `since`."""
+        """Returns the tables for a member that has stored everything up to number `since`."""
         return self._telling.tables(since, lease_us)
 
     def answer(self, since: int, lease_us: int) -> Tables:
-        """The same for a question for news. It may end a little before the newest decision."""
+        """As `tables`, for a question for news. The answer may end a little before the newest metadata record."""
         return self._telling.answer(since, lease_us)
 
     def awaited_incarnations(self, name: str) -> list[Incarnation]:
-        """The incarnations of a member that are not heard, and for which buckets may wait. They can be revoked."""
+        """The unreachable incarnations of a member for which buckets may wait. An operator can revoke the
+        incarnations."""
         awaited = self.reports.waited_for.keys() | self.liveness.expired
         return sorted(each for each in awaited if each.name == name)
 
     def status(self, now_us: int) -> dict[str, Any]:
-        """What an operator sees, as plain values."""
+        """The status for an operator, as plain values."""
         return {
-            **status_of_site(self.site, self.silence, now_us),
+            **status_of_site(self.site, self.grace_period, now_us),
             **self.standbys.status(),
             "lost_buckets": self.lost_buckets,
             "believes_strangers": self.believes_strangers(now_us),
             "waiting_regions": waiting_regions(self.site, self.liveness),
-            "members": status_of_members(self.site, self.silence, self.liveness, self.reports, self._leavers, now_us),
+            "members": status_of_members(
+                self.site, self.grace_period, self.liveness, self.reports, self._leavers, now_us
+            ),
         }

@@ -1,11 +1,11 @@
-"""Owns the plain form of the coordinator's words: lists, texts and numbers, as msgpack carries them.
+"""The plain form of the messages of the coordination: lists, texts and numbers, as msgpack carries them.
 
-A value travels as the list of its fields, in their order. Tables and holdings of a whole site are parts that `pack`
-puts behind each other: they have too many values for a message. Buckets travel as runs: neighbours of one region for
-which the same was decided, as [region, first number, how many, what].
+A value travels as the list of its fields, in their order. The tables and holdings of a whole site have too many values
+for one list. So `pack` puts their parts behind each other. Buckets travel as runs: neighbours of one region with equal
+values, as [region, first number, count, value].
 
-`*_of` refuses with ProtocolError what is not of that form, or not in the range that its field says: the bytes come from
-a disk or from another process.
+Functions `*_of` raise ProtocolError for input of a wrong form, or with a field out of range: the bytes come from a disk
+or from another process.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from pywan.coordination.tables import (
     REGIONS_MAX,
     Bucket,
     BucketKey,
+    ControllerEpoch,
     DecisionId,
     Epoch,
     Holding,
@@ -37,7 +38,6 @@ from pywan.coordination.tables import (
     Number,
     RegionAttributes,
     RegionName,
-    Run,
     RunOfBuckets,
     Standby,
     Term,
@@ -47,8 +47,8 @@ from pywan.errors import ProtocolError
 
 Decided = TypeVar("Decided")
 
-# Buckets, and regions, that have gone, in one message. The coordinator remembers fewer (GONE_KEPT), and those of one
-# message of a member beside them.
+# The most removed buckets and regions in one message. The coordinator remembers fewer (GONE_KEPT), and adds the
+# removals of one message of a member.
 GONE_MAX = 1 << 20
 REQUESTS_MAX = 10_000  # In one message of a member.
 REFUSALS_MAX = 64  # In one reply to a question for news. The coordinator keeps fewer for a member.
@@ -61,8 +61,8 @@ epoch_of = plain.record(Epoch)
 key_of = plain.record(BucketKey)
 refused_of = plain.record(Refused)
 still_needed_of = plain.record(StillNeeded)
-decision_of = plain.reader(Number, "the number of a decision")
-run_of = plain.reader(Run, "a run of the coordinator")
+decision_of = plain.reader(Number, "the number of a metadata record")
+controller_epoch_of = plain.reader(ControllerEpoch, "a controller epoch")
 term_of = plain.reader(Term, "a term")
 standby_of = plain.record(Standby)
 weight_of = plain.reader(Weight, "local-max-memory")
@@ -122,11 +122,11 @@ def plain_profile(profile: MemberProfile) -> list[Any]:
 def plain_bucket(bucket: Bucket) -> list[Any]:
     return [
         [*bucket.epoch],
-        bucket.life,
+        bucket.timeline,
         bucket.inherits,
         bucket.version,
         None if bucket.primary is None else plain_incarnation(bucket.primary),
-        [plain_incarnation(each) for each in bucket.in_sync],
+        [plain_incarnation(each) for each in bucket.isr],
         [plain_incarnation(each) for each in bucket.leaving],
         [[plain_incarnation(each.member), each.transfer] for each in bucket.learners],
         [plain_incarnation(each) for each in bucket.unfenced],
@@ -135,7 +135,7 @@ def plain_bucket(bucket: Bucket) -> list[Any]:
 
 
 def bucket_of(value: Any, key: BucketKey) -> Bucket:
-    """Reads a decision about a bucket. `key` names the bucket in errors."""
+    """Reads a metadata record about a bucket. `key` names the bucket in errors."""
     return _named(_bucket_of, value, key)
 
 
@@ -147,7 +147,7 @@ def _named(read: Callable[[Any], Decided], value: Any, key: BucketKey) -> Decide
 
 
 def runs(buckets: Iterable[tuple[BucketKey, Decided]]) -> Iterator[tuple[BucketKey, int, Decided]]:
-    """Yields each run of neighbours with equal decisions: its first key, how many there are, and the decision."""
+    """Yields each run of neighbours with equal records: its first key, the number of buckets, and the record."""
     first, count, decided = BucketKey("", 0), 0, None
     for key, each in buckets:
         is_next = count and key == (first.region, first.number + count)
@@ -171,15 +171,15 @@ def plain_run(first: BucketKey, count: int, decided: Any) -> list[Any]:
 
 
 def run_of_buckets(value: Any) -> tuple[BucketKey, int]:
-    """Reads [region, first number, how many]: the first key, and how many buckets there are."""
+    """Reads [region, first number, count]: returns the first key, and the number of buckets."""
     region, first, count = _run_of_buckets(value)
     return BucketKey(region, first), count
 
 
 class Runs:
-    """Reads the runs of one message. What was decided comes in its plain form.
+    """Reads the runs of one message. The values stay in their plain form.
 
-    A short message could name more buckets than there is memory for, so those of one message are counted.
+    A short message could name more buckets than the memory can hold, so the buckets of one message are counted.
     """
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ class Runs:
 
 
 def plain_tables(tables: Tables) -> list[Any]:
-    """The parts of tables. The first one says how many there are of each kind behind it, in this order."""
+    """The parts of tables. The first part says how many parts of every kind follow, in this order."""
     members = None if tables.members is None else [plain_profile(each) for each in tables.members]
     regions = [[region, attributes and plain_attributes(attributes)] for region, attributes in tables.regions]
     buckets = [plain_run(key, count, bucket and plain_bucket(bucket)) for key, count, bucket in runs(tables.buckets)]
@@ -231,7 +231,7 @@ class _Head(NamedTuple):
     coordinator: Annotated[str, Name()]
     site_identity: Identity
     lease_us: Time
-    members: Annotated[int, Range(0, PROFILES_MAX)] | None  # None: they are as they were.
+    members: Annotated[int, Range(0, PROFILES_MAX)] | None  # None: the members are unchanged.
     regions: Annotated[int, Range(0, GONE_MAX)]
     runs: Annotated[int, Range(0, GONE_MAX + BUCKETS_MAX)]
     standby: Annotated[Standby | None, Since(1)] = None
@@ -241,8 +241,8 @@ _head_of = plain.record(_Head)
 
 
 def tables_of(parts: Iterable[Any]) -> Tables:
-    """Reads tables from their parts. ProtocolError also if a region, a member or a bucket is there twice, or if fewer
-    parts have come than the first one says."""
+    """Reads tables from their parts. ProtocolError also if a region, a member or a bucket occurs twice, or if fewer
+    parts have come than the first part says."""
     rest = iter(parts)
     head = _head_of(next(rest, None))
     members = None if head.members is None else tuple(map(profile_of, islice(rest, head.members)))
@@ -284,12 +284,12 @@ def plain_refused(refused: Refused) -> list[Any]:
 
 
 def refusals_of(reply: Mapping[str, Any]) -> tuple[Refused, ...]:
-    """Reads why a question for news was refused; (): it was not."""
+    """Reads the refusals of a question for news; (): the question was not refused."""
     return _refusals(reply.get("refused", []))  # type: ignore[no-any-return]
 
 
 def refused_requests_of(reply: Mapping[str, Any], asked: int) -> dict[int, Refused]:
-    """Reads which of the requests of a message with `asked` were refused: each by its place."""
+    """Reads the refused requests of a message `coordination-ask`, by their place in the message."""
     told = _refused_requests(reply.get("refused_requests", []))
     if any(index >= asked for index, _ in told):
         raise ProtocolError(f"a request that was refused is none of the {asked} that were asked")
@@ -297,7 +297,7 @@ def refused_requests_of(reply: Mapping[str, Any], asked: int) -> dict[int, Refus
 
 
 def plain_leaving(messages: Iterable[Refused | MayLeave | StillNeeded]) -> dict[str, Any]:
-    """What a member is told that wants to leave, as fields of a reply."""
+    """The answer to a draining member, as fields of a reply."""
     told: dict[str, Any] = {}
     for message in messages:
         if isinstance(message, MayLeave):
@@ -316,7 +316,7 @@ def may_leave_of(value: Any) -> MayLeave:
 
 
 def leaving_of(reply: Mapping[str, Any]) -> list[MayLeave | StillNeeded]:
-    """Reads what a member is told that wants to leave."""
+    """Reads the answer to a draining member."""
     told: list[MayLeave | StillNeeded] = []
     if "still_needed" in reply:
         told.append(still_needed_of(reply["still_needed"]))
@@ -338,8 +338,8 @@ def plain_holdings(holdings: dict[BucketKey, Holding]) -> list[Any]:
 
 
 def holdings_of(parts: Iterable[Any], regions: Mapping[str, RegionAttributes]) -> dict[BucketKey, Holding]:
-    """Reads holdings from their parts. The same message has described their `regions`, so it makes at most as many
-    buckets as these have."""
+    """Reads holdings from their parts. The same message has described the holdings' `regions`, so the result has at
+    most as many buckets as these regions have."""
     found: dict[BucketKey, Holding] = {}
     told = 0
     for first, count, held in Runs().read(parts):

@@ -1,4 +1,4 @@
-"""Owns which buckets have a new primary that is waited for, after the earlier one was replaced in order."""
+"""The planned handovers under way: the buckets that wait for a new primary, after an orderly change of the primary."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from pywan.coordination.reports import Reports
 from pywan.coordination.succession import Succession
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation
 
-HANDOVER_US = 2_000_000  # A new primary that has not said for so long that it is ready is waited for no longer.
+HANDOVER_US = 2_000_000  # The coordinator waits at most this long for a new primary to be ready.
 
 
 class Handovers:
-    """A part of the coordinator, which hands primaries over for whoever moves them. Nothing of this is stored."""
+    """A part of the coordinator. Hands primaries over when a part of the coordinator asks. Nothing of this state is
+    stored."""
 
     def __init__(self, site: Decisions, liveness: Liveness, reports: Reports, succession: Succession) -> None:
         self._site, self._liveness, self._reports, self._succession = site, liveness, reports, succession
-        # Under which epoch, and until when the new primary is waited for. The oldest is first.
+        # By bucket: the epoch of the new primary, and the end of the wait. The oldest handover is first.
         self._under_way: dict[BucketKey, tuple[Epoch, int]] = {}
-        self._counts: Counter[str] = Counter()  # How many of these each region has.
+        self._counts: Counter[str] = Counter()  # The number of handovers of each region.
 
     def __contains__(self, key: BucketKey) -> bool:
         return key in self._under_way
@@ -31,11 +32,11 @@ class Handovers:
         return self._counts[region]
 
     def next_us(self) -> int | None:
-        """When the oldest is waited for no longer; None: there is none."""
+        """When the wait for the oldest handover ends. None: no handover is under way."""
         return next((until_us for _, until_us in itertools.islice(self._under_way.values(), 1)), None)
 
     def is_at_rest(self, key: BucketKey) -> bool:
-        """Whether nothing happens to the bucket now, and all its copies are there."""
+        """Whether no work on the bucket is under way, and all its in-sync replicas are alive."""
         bucket = self._site.buckets[key]
         return (
             bucket.primary is not None
@@ -43,26 +44,26 @@ class Handovers:
             and key not in self._site.unfinished
             and key not in self._under_way
             and key not in self._reports.undecided
-            and all(self._liveness.is_there(each) for each in bucket.in_sync)
+            and all(self._liveness.is_there(each) for each in bucket.isr)
         )
 
     def begin(self, key: BucketKey, bucket: Bucket, candidates: list[Incarnation], now_us: int) -> None:
-        """Makes one of `candidates`, other copies in sync, the primary. The earlier one stays in sync."""
-        self._succession.promote(key, bucket, candidates, bucket.in_sync)
+        """Makes one of `candidates`, other in-sync replicas, the primary. The earlier primary stays in sync."""
+        self._succession.promote(key, bucket, candidates, bucket.isr)
         self.end(key)
         self._under_way[key] = self._site.buckets[key].epoch, now_us + HANDOVER_US
         self._counts[key.region] += 1
 
     def end(self, key: BucketKey) -> bool:
-        """The new primary is waited for no longer. Returns whether it was."""
+        """Ends the wait for the new primary. Returns whether a handover was under way."""
         if self._under_way.pop(key, None) is None:
             return False
         self._counts[key.region] -= 1
         return True
 
     def end_old(self, touched: Iterable[BucketKey], now_us: int) -> list[BucketKey]:
-        """Waits no longer for new primaries that have been silent for long, or that are primary no more. Returns their
-        buckets. `touched`: the buckets about which something was decided since the last call."""
+        """Ends the wait for new primaries that have taken too long, or are no longer primary. Returns the buckets.
+        `touched`: the buckets with a new metadata record since the last call."""
         ended = []
         for key in touched:
             bucket, handover = self._site.buckets.get(key), self._under_way.get(key)

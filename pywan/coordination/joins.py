@@ -1,4 +1,4 @@
-"""Reads what a member says when it joins (`coordination-join`)."""
+"""Reads the request of a joining member (`coordination-join`)."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from pywan.errors import ProtocolError
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """Each region in the profile's `hosting` is described in `regions`, and so is each that has a holding. No other
-    one is. Holdings name no bucket above those of their region."""
+    """A join request. `regions` describes exactly the regions of the profile's `hosting` and the regions with a
+    holding. Holdings name no bucket above the buckets of their region."""
 
     profile: MemberProfile
     regions: dict[str, RegionAttributes]
     holdings: dict[BucketKey, Holding]
     stored: DecisionId
-    coordinator: str  # The locator that it knows to coordinate; empty: none.
-    ended: Incarnation | None  # Its earlier incarnation, of which it has seen that it is gone.
-    term: int  # The latest one of which it has heard.
-    standby: Standby | None  # The locator that may take over, as far as it knows.
-    nonce: bytes | None = field(repr=False)  # None: it tells none, and is not believed.
-    nonces_before: dict[int, bytes] = field(repr=False)  # Of earlier incarnations of its folder, by member id.
+    coordinator: str  # The coordinating locator, as the member knows; empty: none.
+    ended: Incarnation | None  # The earlier incarnation whose end the member has seen.
+    term: int  # The latest term that the member knows.
+    standby: Standby | None  # The locator that may take over, as far as the member knows.
+    nonce: bytes | None = field(repr=False)  # None: the member sends no nonce, and is not believed.
+    nonces_before: dict[int, bytes] = field(repr=False)  # Of earlier incarnations of the member's folder, by member id.
 
     @property
     def nonces(self) -> dict[int, bytes]:
-        """Those of the member and of its earlier incarnations, by member id."""
+        """The nonces of the member and of its earlier incarnations, by member id."""
         own = {} if self.nonce is None else {self.profile.incarnation.member_id: self.nonce}
         return {**self.nonces_before, **own}
 
 
 def join_of(request: Mapping[str, Any]) -> Join:
-    """ProtocolError: the request is none. Nothing of it may be taken then."""
+    """Reads a join request. ProtocolError: the request cannot be used, and nothing of it may be adopted."""
     profile = encoding.profile_of(request.get("profile"))
     stored = encoding.decision_id_of(request.get("stored"))
     regions = encoding.regions_of(request.get("regions", {}))

@@ -1,7 +1,8 @@
-"""Owns the coordinator's decisions on the disk: a SQLite database with a row for each entry of the tables, and one for
-each run of buckets with the same decision.
+"""The coordinator's metadata log on the disk: a SQLite database with a row for each entry of the tables, and a row for
+each run of buckets with the same record.
 
-A commit is durable before `append` returns (`synchronous=FULL`), and a crash in its middle leaves the one before.
+A commit is durable before `append` returns (`synchronous=FULL`). A crash in the middle of a commit leaves the state
+before the commit.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _REMEDY = (
     "put a copy of it back, or move it away and use `start locator --recover-from-members`: the members then report"
     " what they know"
 )
-FORMAT = 4  # Of the database, as SQLite's user_version.
+FORMAT = 4  # The version of the database, as SQLite's user_version.
 _SCHEMA = """
 CREATE TABLE site (
     id INTEGER PRIMARY KEY CHECK (id = 0), identity TEXT NOT NULL, newest BLOB NOT NULL, generation INTEGER NOT NULL,
@@ -42,19 +43,19 @@ CREATE TABLE buckets (
 
 
 class Journal:
-    """Opened by one process. Not thread-safe: its owner calls it under one lock, from any thread."""
+    """Opened by one process. Not thread-safe: the owner calls the methods under one lock, from any thread."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Opens the database, or makes an empty one if there is no file. DiskAccessError names the file that cannot be
-        used, and why."""
+        """Opens the database, or makes an empty one if the file does not exist. DiskAccessError names the unusable
+        file, and the reason."""
         self.path = Path(path)
         with self._reasons("opened"):
             if not os.path.lexists(self.path):
                 self._make()
             elif self.path.is_file() and self.path.stat().st_size == 0:
-                # SQLite would take the file for a new database, and remove what lies beside it.
+                # SQLite would take the file for a new database, and remove the files beside the database.
                 raise DiskAccessError(f"{self.path} is empty, and had records; {_REMEDY}")
-            make_private(self.path)  # SQLite gives the files that it puts beside this one the same mode.
+            make_private(self.path)  # SQLite gives its files beside the database the same mode.
             self._database = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=FULL")
@@ -66,10 +67,11 @@ class Journal:
                 raise DiskAccessError(f"{self.path} has format {version}, and this version of pywan reads {FORMAT}")
 
     def _make(self) -> None:
-        """Makes an empty database. It gets its name when it is whole, so that no crash leaves a file without tables."""
+        """Makes an empty database. The file gets its name when the content is whole, so that no crash leaves a file
+        without tables."""
         fresh = self.path.with_name(f"{self.path.name}.new")
         beside = [Path(f"{name}{end}") for name in (self.path, fresh) for end in ("-wal", "-shm", "-journal")]
-        for left in (fresh, *beside):  # A crash left them, or somebody has removed the database alone.
+        for left in (fresh, *beside):  # Left by a crash, or the database file alone was removed.
             left.unlink(missing_ok=True)
         make_private(fresh)
         database = sqlite3.connect(fresh, isolation_level=None)
@@ -80,8 +82,8 @@ class Journal:
         os.replace(fresh, self.path)  # SQLite syncs the folder before its first commit in the new database returns.
 
     def append(self, store: Store, *, is_whole: bool = False) -> None:
-        """Writes what was decided. When it returns, it is on the disk. `is_whole`: it takes the place of all that is
-        there."""
+        """Writes metadata records. They are on the disk when `append` returns. `is_whole`: the records replace the
+        whole content."""
         with self._reasons("written"):
             self._database.execute("BEGIN IMMEDIATE")
             try:
@@ -96,16 +98,19 @@ class Journal:
                 raise
 
     def read(self) -> list[Store]:
-        """All that was written, as one `Store`; [] if nothing was."""
+        """All stored records, as one `Store`; [] if nothing was stored."""
         with self._reasons("read"):
             site = self._database.execute("SELECT identity, newest, generation, standby, term FROM site").fetchone()
             if site is None:
                 return []
-            runs = self._database.execute("SELECT run, last FROM runs ORDER BY run")
+            controller_epochs = self._database.execute("SELECT run, last FROM runs ORDER BY run")
             store = Store(
                 encoding.decision_id_of(_unpack(site[1])),
-                encoding.run_of(site[2]),
-                tuple((encoding.run_of(run), encoding.decision_of(last)) for run, last in runs),
+                encoding.controller_epoch_of(site[2]),
+                tuple(
+                    (encoding.controller_epoch_of(epoch), encoding.decision_of(last))
+                    for epoch, last in controller_epochs
+                ),
                 encoding.identity_of(site[0]),
                 tuple(
                     (encoding.incarnation_of(_unpack(key)), encoding.profile_of(value))
@@ -133,12 +138,12 @@ class Journal:
             (
                 store.site_identity,
                 _pack(encoding.plain_decision_id(store.newest)),
-                store.generation,
+                store.recovery_epoch,
                 standby,
                 store.term,
             ),
         )
-        self._database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?)", store.runs)
+        self._database.executemany("INSERT OR REPLACE INTO runs VALUES (?, ?)", store.controller_epochs)
         self._put(
             "members", ((encoding.plain_incarnation(k), v and encoding.plain_profile(v)) for k, v in store.members)
         )
@@ -154,9 +159,10 @@ class Journal:
                 self._database.execute(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", (_pack(key), _pack(value)))
 
     def _put_run(self, first: BucketKey, count: int, bucket: Bucket | None) -> None:
-        """Writes a run in place of what is there about its buckets. Runs that it cuts keep their other buckets."""
+        """Writes a run in place of the stored rows for the run's buckets. A stored run that is cut keeps its remaining
+        buckets."""
         execute, region, begin, end = self._database.execute, first.region, first.number, first.number + count
-        # No two runs of the file overlap, so of those that begin before this one only the last can reach into it.
+        # No two runs of the file overlap. Among the earlier runs, only the last can reach into the new run.
         (at,) = execute("SELECT max(first) FROM buckets WHERE region = ? AND first <= ?", (region, begin)).fetchone()
         overlapping = execute(
             "SELECT first, count, value FROM buckets"
@@ -190,7 +196,7 @@ class Journal:
 
 
 class _Reasons:
-    """Turns what SQLite or a damaged row says into an error that names the file."""
+    """Turns an error of SQLite or of a damaged row into an error that names the file."""
 
     def __init__(self, path: Path, what: str) -> None:
         self._path = path
@@ -215,16 +221,16 @@ def _unpack(data: object) -> Any:
         raise ProtocolError(f"a row has no bytes, but {quoted(data)}")
     try:
         return msgpack.unpackb(data, strict_map_key=False)
-    except Exception as error:  # msgpack raises half a dozen kinds. All mean the same here.
+    except Exception as error:  # msgpack raises half a dozen kinds. All mean the same in this place.
         raise ProtocolError(f"a row is damaged: {str(error) or type(error).__name__}") from None
 
 
 def _check(store: Store) -> None:
-    """ProtocolError if rows, each of which is one, contradict each other: no coordinator has written them so."""
-    if not 1 <= store.generation <= max((1, *(run for run, _ in store.runs))):
-        raise ProtocolError(f"no run is generation {store.generation}")
-    if store.newest.number < max((last for _, last in store.runs), default=0):
-        raise ProtocolError(f"decision {store.newest} is not the newest")
+    """ProtocolError if valid rows contradict each other: no coordinator has written such rows."""
+    if not 1 <= store.recovery_epoch <= max((1, *(epoch for epoch, _ in store.controller_epochs))):
+        raise ProtocolError(f"no controller epoch is that of the last metadata recovery, {store.recovery_epoch}")
+    if store.newest.number < max((last for _, last in store.controller_epochs), default=0):
+        raise ProtocolError(f"metadata record {store.newest} is not the newest")
     regions = dict(store.regions)
     for incarnation, profile in store.members:
         if profile is None or profile.incarnation != incarnation:

@@ -1,9 +1,9 @@
-"""Owns how buckets move from member to member while all goes well: away from those who leave, to spread primaries, and
-where copies are too many.
+"""Reassigns buckets from member to member while all members are well: away from draining members, to spread primaries,
+and where a bucket has too many replicas.
 
-There are two steps. A copy is moved by a learner at the target; when that is in sync, the source is taken out. A
-primary is handed over to a copy in sync. Nothing of this is stored: a coordinator that starts again finds the rest of
-the work in the tables, and hears again who leaves (docs/decisions/0067).
+A reassignment has two steps. A replica is moved by a learner at the target; when the learner is in sync, the source is
+removed. A primary is handed over to an in-sync replica. No step is stored: a coordinator that starts again finds the
+rest of the work in the cluster metadata, and draining members ask again (docs/decisions/0067).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from pywan.coordination.tables import (
     is_serial,
 )
 
-HANDOVERS_AT_ONCE = 8  # Of one region, to spread its primaries. Changes of these buckets wait for a moment.
-THIN_OUT_DIVISOR = 16  # Buckets with too many copies are looked at that often in a `member-timeout`.
+HANDOVERS_AT_ONCE = 8  # In one region, to spread its primaries. Changes of these buckets wait for a moment.
+THIN_OUT_DIVISOR = 16  # Checks of buckets with too many replicas in each `member-timeout`.
 
 
 class Moves:
-    """A part of the coordinator, which tells it of all that happens."""
+    """A part of the coordinator. The coordinator reports every event to this object."""
 
     def __init__(
         self,
@@ -54,18 +54,19 @@ class Moves:
         self._site, self._liveness, self._leavers, self._reports = site, liveness, leavers, reports
         self._candidates, self._recovery, self._succession = candidates, recovery, succession
         self._handovers, self._asked = handovers, asked
-        self._ended: set[BucketKey] = set()  # Whose handovers have ended since `go_on` was called last.
+        self._ended: set[BucketKey] = set()  # Buckets whose handovers have ended since the last `go_on`.
         self._uneven: dict[str, None] = {}  # Regions whose primaries may have to be spread.
-        self._to_spread: dict[str, None] = {}  # Those of them to which something has happened.
-        self._crowded_until: dict[BucketKey, int] = {}  # When buckets with too many copies lose one.
-        self._thin_out_us: int | None = None  # When these are looked at next. None: there are none.
-        self._leads_away = False  # A member leaves, or did when `go_on` was called last: nothing is spread.
-        self._seen = -1  # The last decision that `_let_leave` has seen.
+        self._to_spread: dict[str, None] = {}  # Regions of `_uneven` in which something has happened.
+        self._crowded_until: dict[BucketKey, int] = {}  # When buckets with too many replicas lose a replica.
+        self._thin_out_us: int | None = None  # Time of the next check of crowded buckets. None: no bucket is crowded.
+        self._leads_away = False  # A member drains now, or did at the last `go_on`: no spreading.
+        self._seen = -1  # The last record that `_let_leave` has processed.
 
-    # --- who leaves ---
+    # --- requests to leave ---
 
     def leave(self, member: Incarnation, now_us: int) -> StillNeeded | None:
-        """The member asks whether it may leave. Returns what it is still needed for; None: it was told that it may."""
+        """The member asks for permission to leave. Returns why the site still needs the member; None: `MayLeave` was
+        sent."""
         leaver, is_to_look = self._leavers.ask(member, now_us)
         if is_to_look:
             self._seen = -1
@@ -73,25 +74,25 @@ class Moves:
         return None if leaver.is_released else leaver.needed
 
     def stay(self, member: Incarnation) -> bool:
-        """The member does not leave any more, or is gone. Returns whether it wanted to."""
+        """The member drains no more, or has departed. Returns whether the member was draining."""
         self._seen = -1
         return self._leavers.stay(member)
 
     def end_site(self, now_us: int) -> None:
-        """All members are about to ask whether they may leave."""
+        """All members are about to ask for permission to leave."""
         self._leavers.end_site(now_us)
         self._seen = -1
 
-    # --- what operators ask for ---
+    # --- requests of operators ---
 
     def move(self, request: MoveRequest, now_us: int) -> MoveAnswer:
-        """An operator asks for a move, for the first time or again. Returns how far it has come."""
+        """An operator requests a reassignment, for the first time or again. Returns its progress."""
         if self._leavers.site_ends:
             return MoveAnswer(problem="the site ends")
         self.go_on(now_us)
         return self._asked.ask(request, now_us)
 
-    # --- what happens ---
+    # --- events ---
 
     def ready(self, member: Incarnation, key: BucketKey) -> None:
         """A new primary accepts changes."""
@@ -102,11 +103,12 @@ class Moves:
             self._look_after(key)
 
     def caught_up(self, key: BucketKey) -> None:
-        """A learner has become a copy in sync: it can lead."""
+        """A learner has become an in-sync replica: it can lead."""
         self._look_after(key)
 
     def _look_after(self, key: BucketKey) -> None:
-        """Primaries are not spread because an operator has moved one: it would come back at once."""
+        """Looks at the region, unless an operator has moved this bucket. Spreading would move the primary back at
+        once."""
         if key not in self._asked:
             self._look_at(key.region)
 
@@ -114,7 +116,7 @@ class Moves:
         self._uneven[region] = self._to_spread[region] = None
 
     def next_us(self) -> int | None:
-        """When `go_on` is to be called next though nothing happens; None: never."""
+        """The time of the next `go_on` if no event comes before; None: never."""
         due = [*self._leavers.times_us()]
         due += [*self._asked.times_us()]
         handover_us = self._handovers.next_us()
@@ -123,8 +125,8 @@ class Moves:
         return min(due, default=None)
 
     def go_on(self, now_us: int) -> None:
-        """Takes the next steps, as far as they are possible. It looks at the buckets about which something was decided
-        since the last call. While a member leaves, it looks at all buckets of that member."""
+        """Takes the next steps, as far as possible. Looks at the buckets with new records since the last call. While a
+        member drains, looks at all buckets of the member."""
         if self._leavers.drop_late(now_us):
             self._seen = -1
         if self._leavers.site_ends:
@@ -149,17 +151,17 @@ class Moves:
             self._leads_away = True
         if self._leavers.first is None:
             if self._leads_away:
-                self._to_spread.update(self._uneven)  # They have waited for those who left.
+                self._to_spread.update(self._uneven)  # These regions have waited for the draining members.
                 self._leads_away = False
             regions, self._to_spread = sorted(self._to_spread), {}
             for region in regions:
                 if self._spread(region, now_us):
                     self._uneven.pop(region, None)
 
-    # --- members that leave ---
+    # --- draining ---
 
     def _let_leave(self, now_us: int) -> None:
-        """Moves everything away from the first member that leaves, and lets it go; then from the next one."""
+        """Moves everything away from the first draining member, and releases the member; then from the next member."""
         for member, leaver in self._leavers.waiting():
             first = self._leavers.first
             if first is not None and member != first and self._site.naming(member):
@@ -176,28 +178,29 @@ class Moves:
         return _sorted(Counter({each: n for each, n in counts.items() if _has_leader(each[0], regions.get(each[0]))}))
 
     def _move_away(self, member: Incarnation, now_us: int) -> tuple[Counter[tuple[str, str]], Counter[str]]:
-        """Takes the next step for each bucket of a member that leaves.
+        """Takes the next step for each bucket of a draining member.
 
-        Returns how many buckets still need it, by region and by the member that is to lead them, and how many are lost
-        with it, since nobody else can store the region. Its copies are taken out last, when it leads nothing any more:
-        until then they are as good as others.
+        Returns two counts. The first is the number of buckets that still need the member, by region and by the next
+        primary. The second is the number of buckets that end with the member, by region: no other member can store the
+        region. The replicas of the member are removed last, when the member leads nothing any more: until then these
+        replicas are as good as all others.
         """
         needed: Counter[tuple[str, str]] = Counter()
         lost: Counter[str] = Counter()
-        copies: list[BucketKey] = []
+        replicas: list[BucketKey] = []
         for key, bucket in self._candidates.held_by(member):
             attributes = self._site.regions.get(key.region)
             if key in self._reports.undecided or attributes is None:
                 needed[key.region, ""] += 1
             elif not _has_leader(key.region, attributes):
-                copies.append(key)
-            elif key in self._handovers:  # The new primary is not ready, whoever that is.
+                replicas.append(key)
+            elif key in self._handovers:  # The new primary is not ready, whichever member leads.
                 needed[key.region, _name_of(bucket.primary)] += 1
             elif bucket.primary != member:
-                copies.append(key)
+                replicas.append(key)
             else:
                 self._replace(key, bucket, attributes, member, now_us, needed, lost)
-        for key in copies if not needed else ():
+        for key in replicas if not needed else ():
             self._succession.lose_copies(key, (member,), now_us)
         for key in self._site.unfinished:
             bucket = self._site.buckets[key]
@@ -215,8 +218,9 @@ class Moves:
         needed: Counter[tuple[str, str]],
         lost: Counter[str],
     ) -> None:
-        """Hands the bucket over to another copy. If there is none, one is made; if nobody can store it, it is lost."""
-        others = [each for each in bucket.copies if each != member and self._liveness.is_there(each)]
+        """Hands the bucket over to another replica. If no other replica exists, a learner is made; if no other member
+        can store the bucket, the bucket is lost."""
+        others = [each for each in bucket.replicas if each != member and self._liveness.is_there(each)]
         others = [each for each in others if not self._leavers.is_leaving(each)] or others
         if others:
             self._handovers.begin(key, bucket, others, now_us)
@@ -233,7 +237,8 @@ class Moves:
         needed[key.region, _name_of(learning[0] if learning else None)] += 1
 
     def _is_stored_by_others(self, region: str, member: Incarnation) -> bool:
-        """Whether another member could take copies. One that is not heard may come back before its lease is over."""
+        """Whether another member could store replicas. A member out of contact may come back before its lease
+        expires."""
         return any(
             weight and each != member and self._liveness.knows(each) and not self._leavers.is_released(each)
             for each, weight in self._site.hosts(region).items()
@@ -242,21 +247,21 @@ class Moves:
     # --- spreading primaries ---
 
     def _spread(self, region: str, now_us: int) -> bool:
-        """Hands a few primaries over to members that lead fewer buckets of the region. Then copies are spread too.
+        """Hands a few primaries over to members that lead fewer buckets of the region. Then spreads replicas too.
 
-        A colocated region follows the one with which it is colocated. Returns whether nothing more is to be done.
+        A colocated region follows its parent region. Returns whether the work is complete.
         """
         attributes = self._site.regions.get(region)
         if attributes is None:
             return True
         load = self._site.loads[region]
         if load.learners:
-            return False  # An image would begin anew under another primary. The last learner comes back to this.
+            return False  # A new primary would begin the snapshot again. `go_on` comes back after the last learner.
         storing = self._candidates.storing(region)
         follows = attributes.colocated_with in self._site.regions
         for key in list(self._site.of_region[region]):
             if self._handovers.count_of(region) >= HANDOVERS_AT_ONCE:
-                return False  # `ready` comes back to this.
+                return False  # `go_on` comes back after `ready`.
             if not follows and _is_even([load.primaries[each] for each in storing]):
                 break
             to = self._parents_primary(key, attributes) if follows else self._less_loaded(key, storing)
@@ -265,48 +270,48 @@ class Moves:
                 for child in self._colocated_with(key):
                     if self._site.buckets[child].primary != to:
                         self._handovers.begin(child, self._site.buckets[child], [to], now_us)
-        return not self._handovers.count_of(region) and (follows or self._spread_copies(region, attributes, storing))
+        return not self._handovers.count_of(region) and (follows or self._spread_replicas(region, attributes, storing))
 
-    def _spread_copies(self, region: str, attributes: RegionAttributes, storing: dict[Incarnation, int]) -> bool:
-        """Makes a few copies at members that have fewer, in place of others: the primary goes there if it must, and
-        `_thin_out` takes a copy out that is too many then. Returns whether nothing more is to be done.
+    def _spread_replicas(self, region: str, attributes: RegionAttributes, storing: dict[Incarnation, int]) -> bool:
+        """Makes a few replicas at members with fewer replicas, in place of replicas at members with more. If necessary,
+        the primary moves too, and `_thin_out` then removes the surplus replica. Returns whether the work is complete.
 
-        A member that has more copies than all others is the one that loses them: so each round brings them nearer.
-        Regions stay where they are whose members are not to get copies when they come (`startup-recovery-delay`), that
-        are colocated, or whose members have room for different shares.
+        The member with the most replicas loses replicas, so each round brings the members nearer to each other. Three
+        kinds of regions are not spread: regions whose new members get no replicas (`startup-recovery-delay`), colocated
+        regions, and regions whose members have unequal weights.
         """
         load = self._site.loads[region]
         is_fixed = attributes.kind is not Kind.PARTITION or attributes.startup_recovery_delay_ms != 0
         if is_fixed or self._site.children.get(region) or len(set(storing.values())) != 1:
             return True
-        wanted = attributes.copies_wanted(len(storing))
-        if load.missing(wanted) or any(count and copies > wanted for copies, count in load.whole.items()):
-            return False  # What becomes of these buckets comes back to this.
-        copies, is_even = {each: load.copies[each] for each in storing}, True
+        wanted = attributes.replicas_wanted(len(storing))
+        if load.missing(wanted) or any(count and replicas > wanted for replicas, count in load.whole.items()):
+            return False  # `go_on` comes back after the next records of these buckets.
+        replicas, is_even = {each: load.replicas[each] for each in storing}, True
         for key in list(self._site.of_region[region]):
             most, least = (
-                max(copies, key=lambda each: (copies[each], each)),
-                min(copies, key=lambda each: (copies[each], each)),
+                max(replicas, key=lambda each: (replicas[each], each)),
+                min(replicas, key=lambda each: (replicas[each], each)),
             )
-            if copies[most] - copies[least] < 2 or self._recovery.images_left(region, least) <= 0:
+            if replicas[most] - replicas[least] < 2 or self._recovery.snapshots_left(region, least) <= 0:
                 break
             bucket = self._site.buckets[key]
-            may_lose = most in bucket.copies and (wanted == 1 or bucket.primary != most)
-            if may_lose and least not in bucket.copies and self._may_be_moved(key):
+            may_lose = most in bucket.replicas and (wanted == 1 or bucket.primary != most)
+            if may_lose and least not in bucket.replicas and self._may_be_moved(key):
                 self._site.set_bucket(key, bucket.with_learner(Learner(least, self._site.number + 1)))
-                copies[most] -= 1
-                copies[least] += 1
+                replicas[most] -= 1
+                replicas[least] += 1
                 is_even = False
         return is_even
 
     def _less_loaded(self, key: BucketKey, storing: dict[Incarnation, int]) -> Incarnation | None:
-        """The copy that leads fewest buckets, if the primary leads more than one bucket more."""
+        """Returns the replica that leads the fewest buckets, if the primary leads at least two buckets more."""
         bucket, primaries = self._site.buckets[key], self._site.loads[key.region].primaries
         if bucket.primary is None:
             return None
-        to = min((each for each in bucket.copies if each in storing), key=lambda each: (primaries[each], each))
+        to = min((each for each in bucket.replicas if each in storing), key=lambda each: (primaries[each], each))
         if primaries[bucket.primary] - primaries[to] < 2:
-            return None  # It would come back.
+            return None  # The primary would come back.
         return to if all(self._may_hand_over(child, to) for child in self._colocated_with(key)) else None
 
     def _parents_primary(self, key: BucketKey, attributes: RegionAttributes) -> Incarnation | None:
@@ -317,16 +322,16 @@ class Moves:
         return parent.primary if parent is not None and parent.primary != bucket.primary else None
 
     def _may_hand_over(self, key: BucketKey, to: Incarnation) -> bool:
-        return to in self._site.buckets[key].copies and self._may_be_moved(key)
+        return to in self._site.buckets[key].replicas and self._may_be_moved(key)
 
     def _may_be_moved(self, key: BucketKey) -> bool:
         return self._handovers.is_at_rest(key) and key not in self._asked
 
-    # --- copies that are too many ---
+    # --- surplus replicas ---
 
     def _thin_out(self, touched: list[BucketKey], now_us: int) -> None:
-        """Takes a copy out of each bucket that has had too many for a while. There may be one too many when a member
-        was not heard, another one got a copy instead, and the first one comes back with its own."""
+        """Removes a replica from each bucket that has had too many for a while. For example, a member was out of
+        contact, a second member got a replica instead, and the first member comes back with its own replica."""
         crowded = self._site.crowded
         if not crowded:
             self._crowded_until.clear()
@@ -345,42 +350,43 @@ class Moves:
             self._thin_out_us = now_us + pause_us if crowded else None
 
     def _thin_out_bucket(self, key: BucketKey, storing: dict[Incarnation, int], now_us: int) -> None:
-        spare = self._spare_copies(key, storing, now_us)
+        spare = self._spare_replicas(key, storing, now_us)
         if not spare:
             self._crowded_until.pop(key, None)
             return
         delay_us = max(self._site.regions[key.region].recovery_delay_ms * 1000, self._liveness.member_timeout_us)
         if self._crowded_until.setdefault(key, now_us + delay_us) <= now_us:
-            beside = Counter(each for other in self._beside(key) for each in self._site.buckets[other].copies)
-            copy = choose_to_drop(self._site.loads[key.region], spare, beside)
-            self._succession.lose_copies(key, (copy,), now_us)
+            beside = Counter(each for other in self._beside(key) for each in self._site.buckets[other].replicas)
+            replica = choose_to_drop(self._site.loads[key.region], spare, beside)
+            self._succession.lose_copies(key, (replica,), now_us)
 
-    def _spare_copies(self, key: BucketKey, storing: dict[Incarnation, int], now_us: int) -> list[Incarnation]:
-        """The copies of which one can go. Only those count that can take changes, of members that were heard a moment
-        ago, and a bucket that is at rest."""
+    def _spare_replicas(self, key: BucketKey, storing: dict[Incarnation, int], now_us: int) -> list[Incarnation]:
+        """Returns the replicas that may be removed. The bucket must be at rest. A replica counts only if the replica
+        can take changes and its member was in contact a moment ago."""
         bucket, recent_us = self._site.buckets[key], self._liveness.member_timeout_us // 2
-        heard = (each for each in bucket.copies if self._liveness.silent_us(each, now_us) < recent_us)
-        whole = [each for each in heard if each in storing]
+        in_contact = (each for each in bucket.replicas if self._liveness.since_poll_us(each, now_us) < recent_us)
+        whole = [each for each in in_contact if each in storing]
         is_moving = bucket.learners or key in self._site.unfinished or key in self._handovers or key in self._asked
         if is_moving or key in self._reports.undecided or bucket.primary not in whole:
             return []
-        if len(whole) <= self._site.regions[key.region].copies_wanted(len(whole)):
+        if len(whole) <= self._site.regions[key.region].replicas_wanted(len(whole)):
             return []
         return [each for each in whole if each != bucket.primary]
 
     def _beside(self, key: BucketKey) -> list[BucketKey]:
-        """The buckets with which this one is colocated, and those that are colocated with it."""
+        """Returns the parent bucket of this bucket, and the buckets that are colocated with this bucket."""
         parent = BucketKey(self._site.regions[key.region].colocated_with, key.number)
         return [*([parent] if parent in self._site.buckets else []), *self._colocated_with(key)]
 
     def _colocated_with(self, key: BucketKey) -> list[BucketKey]:
-        """The buckets of the same number that go where this one is, in order."""
+        """Returns the buckets of the same number that follow this bucket, in order."""
         beside = [BucketKey(region, key.number) for region in self._site.with_children(key.region)[1:]]
         return [each for each in beside if each in self._site.buckets]
 
 
 def _has_leader(region: str, attributes: RegionAttributes | None) -> bool:
-    """Whether it matters who leads a bucket of the region. The role of a parallel sender says only where that runs."""
+    """Whether the primary of a bucket of the region matters. The role of a parallel sender says only where the sender
+    runs."""
     return not is_role(region) or attributes is None or is_serial(attributes.senders)
 
 

@@ -1,4 +1,4 @@
-"""Owns what a coordinator wants done, in its order, until its driver takes it."""
+"""Keeps the coordinator's actions, in order, until the driver takes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pywan.coordination.tables import Incarnation, MemberProfile
 
 
 class Outbox:
-    """All parts of a coordinator put in; only the coordinator takes out."""
+    """All parts of a coordinator add actions; only the coordinator takes actions."""
 
     def __init__(self) -> None:
         self._actions: list[Action] = []
@@ -23,7 +23,7 @@ class Outbox:
         self._actions.append(Lost(region, buckets))
 
     def take_refusals(self, to: Incarnation) -> list[Refused]:
-        """Takes out what is refused to a member, and leaves everything else."""
+        """Removes and returns the refusals to a member. All other actions stay."""
         refusals: list[Refused] = []
         rest: list[Action] = []
         for action in self._actions:

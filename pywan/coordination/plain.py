@@ -1,17 +1,18 @@
-"""Reads values from their plain form, and refuses what is out of range. The range of a field stands where the field is.
+"""Reads values from their plain form, and refuses values out of range. The range of a field is declared beside the
+field.
 
-A class whose values come from another process, or from a disk, says in its annotations what each field may hold:
+A class with values from another process, or from a disk, declares in its annotations the range of each field:
 
     port: Annotated[int, Range(1, 65535)]
     before: Annotated[tuple[MemberId, ...], Most(16, each_once=True)]
 
-`reader(MemberProfile)` makes a function of that. It takes a list with the plain values of the fields in their order,
-and returns a profile, or raises ProtocolError in words that name the field. So no other line sees a value that is of
-another type or out of its range. What several fields must fulfil together is said by a method `problem` of the class:
-it returns what is wrong in words, or "".
+`reader(MemberProfile)` makes a reading function from these annotations. The function takes a list with the plain values
+of the fields in order, and returns a profile, or raises ProtocolError with the name of the field. So no other code
+meets a value of a wrong type or out of range. A method `problem` of the class checks rules over several fields: the
+method returns the error in words, or "".
 
-A record of more than two fields may be longer than this version knows, or lack those that came `Since` a later version
-than its writer's (pywan.base.versions).
+A record of more than two fields may be longer than this version knows, or lack fields declared `Since` a version later
+than the writer's version (pywan.base.versions).
 """
 
 from __future__ import annotations
@@ -36,16 +37,16 @@ Read = Callable[[Any], Any]
 T = TypeVar("T")
 
 PACKED_MAX_BYTES = 64 << 20  # The limit for packed parts, unpacked.
-CHUNK_BYTES = 64 << 10  # So many are unpacked at a time.
-PART_MAX_BYTES = 2 << 20  # The limit for one part: the profile of a member with 4,096 regions of long names has half.
-PART_MAX_VALUES = 1 << 15  # The limit for the values of one part: a member with 4,096 regions has half of that.
+CHUNK_BYTES = 64 << 10  # The largest piece that is unpacked at a time.
+PART_MAX_BYTES = 2 << 20  # The limit for a part: the profile of a member with 4,096 regions of long names has half.
+PART_MAX_VALUES = 1 << 15  # The limit for the values of a part: a member with 4,096 regions has half.
 PART_MAX_DEPTH = 8
 NAMES_KEPT = 1 << 12
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A whole number from `lowest` to `highest`. A bool or a float is none."""
+    """A whole number from `lowest` to `highest`, and neither a bool nor a float."""
 
     lowest: int
     highest: int
@@ -63,7 +64,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """At most `most` characters, none of which a terminal obeys."""
+    """At most `most` printable characters, without control characters for a terminal."""
 
     most: int
 
@@ -80,7 +81,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name by the one rule for names (pywan.base.names). `or_none`: it may be empty."""
+    """A name by the only rule for names (pywan.base.names). `or_none`: the name may be empty."""
 
     or_none: bool = False
 
@@ -98,7 +99,7 @@ class Name:
         return read
 
 
-_names: set[str] = set()  # Names that were found to be some: the same few come in every message.
+_names: set[str] = set()  # Checked valid names: the same few names come in every message.
 
 
 def _is_new_name(value: str) -> bool:
@@ -112,7 +113,7 @@ def _is_new_name(value: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """A host's name or address, as others connect to it."""
+    """A host's name or address, as other processes connect to the host."""
 
     def reader(self, what: str) -> Read:
         def read(value: Any) -> str:
@@ -125,7 +126,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A mark of so many bytes, or none."""
+    """A digest of `count` bytes, or no bytes."""
 
     count: int
 
@@ -142,7 +143,7 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """At most `count` values. `each_once`: no two of them are equal."""
+    """At most `count` values. `each_once`: no two values are equal."""
 
     count: int
     each_once: bool = False
@@ -150,14 +151,15 @@ class Most:
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """The field came with that version of the protocol. It has a default, and stands behind all earlier ones."""
+    """The field came with this version of the protocol. The field has a default, and stands behind all earlier
+    fields."""
 
     version: int
 
 
 def reader(form: Any, what: str = "") -> Read:
-    """Returns the function that reads the plain form of `form`: a class, or an annotation. `what` names the value in
-    errors. TypeError: the annotation says no range."""
+    """Returns the function that reads the plain form of `form`: a class, or an annotation. Errors name the value by
+    `what`. TypeError: the annotation declares no range."""
     origin, parts = get_origin(form), get_args(form)
     if origin is Annotated:
         rule = next((each for each in parts[1:] if not isinstance(each, Since)), None)
@@ -183,12 +185,12 @@ def _hints(form: type) -> dict[str, Any]:
 
 
 def field_reader(form: type, field: str) -> Read:
-    """The reader of one field of a class."""
+    """Returns the reader of a single field of a class."""
     return reader(_hints(form)[field], f"{field} of {_in_words(form)}")
 
 
 def record(form: type[T]) -> Callable[[Any], T]:
-    """The reader of a NamedTuple or a dataclass: a list of its fields, in their order."""
+    """Returns the reader of a NamedTuple or a dataclass: a list of the fields, in order."""
     return cast("Callable[[Any], T]", _record(cast("Any", form)))
 
 
@@ -215,14 +217,15 @@ def _record(form: Any) -> Read:
 
 
 def _in_words(form: type) -> str:
-    """The words of its name: a MemberProfile is a member profile."""
+    """Returns the class name in words: a MemberProfile is a member profile."""
     return re.sub(r"(?<!^)(?=[A-Z])", " ", form.__name__).lower()
 
 
 def _all(readers: list[Read], what: str, make: Callable[[tuple[Any, ...]], Any] = tuple) -> Read:
-    """Reads a list with one value for each of the readers, and makes of these what `make` makes of a tuple."""
+    """Returns the reader of a list with a value for each of `readers`. `make` converts the tuple of values to the
+    result."""
     count = len(readers)
-    if count == 2:  # The most frequent ones: incarnations, epochs, keys.
+    if count == 2:  # The most frequent case: incarnations, epochs, keys.
         first, second = readers
 
         def read_two(value: Any) -> Any:
@@ -232,7 +235,7 @@ def _all(readers: list[Read], what: str, make: Callable[[tuple[Any, ...]], Any] 
 
         return read_two
 
-    if count == 4:  # Those of a learner that has caught up, of which a member tells thousands at once.
+    if count == 4:  # A caught-up learner: a member reports thousands at a time.
         one, two, three, four = readers
 
         def read_four(value: Any) -> Any:
@@ -251,7 +254,7 @@ def _all(readers: list[Read], what: str, make: Callable[[tuple[Any, ...]], Any] 
 
 
 def _first_of(readers: list[Read], least: int, what: str) -> Read:
-    """At least so many of the fields. What comes behind those that are known is of a later version."""
+    """Returns the reader of at least `least` of the fields. Parts behind the known fields belong to a later version."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if type(value) is list and len(value) >= least:
@@ -313,15 +316,16 @@ def check_each_once(values: Iterable[Hashable], what: str) -> None:
 
 
 def list_of(value: Any, most: int, what: str) -> list[Any]:
-    """Returns the list, whose values are still to be read. ProtocolError if it is none, or has more than `most`."""
+    """Returns the list; the caller reads its values. ProtocolError if the value is no list, or has more than `most`
+    values."""
     if type(value) is not list or len(value) > most:
         raise ProtocolError(f"{what} is a list of at most {most}, and not {quoted(value)}")
     return value
 
 
 def map_of(value: Any, most: int, what: str) -> dict[str, Any]:
-    """Returns the map, whose keys and values are still to be read. ProtocolError if it is none, or has more than
-    `most`."""
+    """Returns the map; the caller reads its keys and values. ProtocolError if the value is no map, or has more than
+    `most` entries."""
     if type(value) is not dict or len(value) > most:
         raise ProtocolError(f"{what} is a map of at most {most}, and not {quoted(value)}")
     return value
@@ -331,15 +335,16 @@ def map_of(value: Any, most: int, what: str) -> dict[str, Any]:
 
 
 def pack(parts: Iterable[Any]) -> bytes:
-    """Returns the bytes of values, one behind the other: those of a whole site are too many for a message."""
+    """Returns the bytes of many values, joined and compressed: the values of a whole site are too many for a
+    message."""
     return zlib.compress(b"".join(map(msgpack.packb, parts)), 1)
 
 
 def unpack(data: Any) -> Iterator[Any]:
-    """Yields the parts one at a time, each as its plain values. They are unpacked as they are read, so a message that
-    unpacks to more than it seems costs the memory of one part.
+    """Yields the parts one at a time, as plain values. Each part is unpacked when the caller asks for the part, so a
+    message that unpacks to an unexpected size costs only the memory of a single part.
 
-    ProtocolError, while it is read: it is cut, or a part is over a limit.
+    ProtocolError, during reading: the data are cut, or a part is over a limit.
     """
     if type(data) is not bytes:
         raise ProtocolError(f"packed values are bytes, and not {quoted(data)}")
@@ -362,12 +367,12 @@ def _inflated(data: bytes) -> Iterator[bytes]:
 
 def _parts_of(chunks: Iterable[bytes]) -> Iterator[Any]:
     unpacker, begun, at = msgpack.Unpacker(max_buffer_size=PART_MAX_BYTES + CHUNK_BYTES), bytearray(), 0
-    for chunk in chunks:  # `begun` is what came behind the last part, which ends at `at`.
+    for chunk in chunks:  # `begun` has the bytes behind the last part. The last part ends at `at`.
         begun += chunk
         try:
             unpacker.feed(chunk)
             while True:
-                unpacker.skip()  # It makes no objects, and says where the part ends.
+                unpacker.skip()  # `skip` makes no objects, and `tell` then gives the end of the part.
                 length = unpacker.tell() - at
                 yield _part_of(bytes(begun[:length]))
                 del begun[:length]
@@ -377,14 +382,14 @@ def _parts_of(chunks: Iterable[bytes]) -> Iterator[Any]:
                 raise ProtocolError(f"a part of packed values has more than {PART_MAX_BYTES} bytes") from None
         except ProtocolError:
             raise
-        except Exception as error:  # msgpack raises half a dozen kinds. All mean the same here.
+        except Exception as error:  # msgpack raises half a dozen kinds, all with the same meaning here.
             raise ProtocolError(f"packed values cannot be read: {str(error) or type(error).__name__}") from None
     if begun:
         raise ProtocolError("packed values are cut: the last part is not whole")
 
 
 def _part_of(data: bytes) -> Any:
-    # A value takes a byte at least, so most parts need not be measured.
+    # A value takes at least a byte, so most parts need not be measured.
     if len(data) > PART_MAX_VALUES and measure_message(data, PART_MAX_VALUES, PART_MAX_DEPTH)[1]:
         raise ProtocolError(
             f"a part of packed values has more than {PART_MAX_VALUES} values, or {PART_MAX_DEPTH} lists in each other"

@@ -1,4 +1,4 @@
-"""Owns what a member has promised to the standby of its site, when it does not hear the coordinator any more."""
+"""Holds a member's promise to the standby of the site while the coordinator is unreachable."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pywan.coordination import plain
 from pywan.coordination.plain import Range
 from pywan.coordination.tables import NO_DECISION, DecisionId
 
-REPEAT_US = 500_000  # So often the standby is told that the coordinator is not heard.
+REPEAT_US = 500_000  # Interval of the reports "coordinator unreachable" to the standby.
 ROUND_MAX = (1 << 63) - 1
 
 round_of = plain.reader(Annotated[int, Range(0, ROUND_MAX)], "a round")
@@ -17,14 +17,14 @@ round_of = plain.reader(Annotated[int, Range(0, ROUND_MAX)], "a round")
 
 @dataclass
 class Promise:
-    """A member that has promised a round asks the coordinator nothing. So what that decides meanwhile has no effect, if
-    its standby takes over. The promise ends when the standby says so, and not before."""
+    """A member that has promised a round asks the coordinator nothing. So later records of the coordinator have no
+    effect if the standby takes over. Only the standby ends the promise."""
 
-    round: int = 0  # The round that is promised; 0: none.
-    due_us: int = 0  # When the standby is told next.
-    problem: str = ""  # Why the standby does not take over, as it said last.
-    address: str = ""  # Of a locator that has said itself that it is the standby. Empty: the tables name it.
-    standby_at: DecisionId = NO_DECISION  # The newest one that this locator has.
+    round: int = 0  # The promised round; 0: none.
+    due_us: int = 0  # When the next report to the standby is due.
+    problem: str = ""  # The standby's last reason against a takeover.
+    address: str = ""  # A locator that named itself as standby. Empty: the metadata name the standby.
+    standby_at: DecisionId = NO_DECISION  # The newest record of this locator.
 
     def end(self) -> None:
         """A coordinator has answered."""

@@ -1,6 +1,7 @@
-"""Owns how a member shows that it is the one that has joined, and that its earlier incarnations were of its folder.
+"""Checks a member's proof of its identity, and of earlier incarnations of the same folder.
 
-Each incarnation draws a nonce (pywan.base.nonces) and tells it to the coordinator only. Its profile has the mark.
+Each incarnation draws a nonce (pywan.base.nonces) and tells the nonce to the coordinator only. The profile has the
+digest of the nonce (`mark`).
 """
 
 from __future__ import annotations
@@ -15,20 +16,22 @@ from pywan.errors import ProtocolError
 
 
 def is_proved(profile: MemberProfile | None, nonce: bytes | None) -> bool:
-    """Whether a sender that knows this nonce is the member of this profile. None: there is no profile, or no nonce."""
+    """Whether a sender with this nonce is the member of the profile. None: no profile, or no nonce."""
     return profile is not None and fits(profile.mark, nonce)
 
 
 def with_proved(
     profile: MemberProfile, nonces: Mapping[int, bytes], members: Mapping[Incarnation, MemberProfile]
 ) -> MemberProfile:
-    """Returns the profile without the earlier incarnations that it names and does not prove to be of its folder.
+    """Returns the profile without unproved earlier incarnations: the profile names such incarnations, but the nonces do
+    not prove their folder.
 
-    A coordinator that has lost its file has no mark of an incarnation that did not come back. It believes the folder.
+    A coordinator that has lost its file has no digest of an incarnation that never returned. The coordinator then
+    believes the folder.
 
     Args:
-        nonces: Those that the member tells, by the member id of the earlier incarnation.
-        members: The profiles that the coordinator has.
+        nonces: The nonces from the member, by the member id of the earlier incarnation.
+        members: The profiles at the coordinator.
     """
     name = profile.incarnation.name
 
@@ -41,7 +44,7 @@ def with_proved(
 
 
 def nonces_of(value: Any) -> dict[int, bytes]:
-    """Reads the nonces of earlier incarnations, as `plain_nonces` has them."""
+    """Reads the nonces of earlier incarnations, in the form of `plain_nonces`."""
     if value is None:
         return {}
     if not isinstance(value, list) or len(value) > INCARNATIONS_KEPT:

@@ -1,5 +1,5 @@
-"""Owns which members hold the queued events of buckets of which they have no copy: those that run a serial sender of
-the region (docs/decisions/0095)."""
+"""Decides which members are queue-only replicas of a bucket: members with a serial sender of the region, and without a
+replica of the bucket's entries (docs/decisions/0095)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from pywan.coordination.tables import Bucket, BucketKey, Incarnation, Learner
 
 
 class QueueHolders:
-    """A part of the coordinator, which tells it of all that happens.
+    """A part of the coordinator. The coordinator reports every event to this object.
 
-    A member comes into the set of a bucket as a learner, as a copy does. One that is to hold nothing any more leaves
-    the set as a copy does. So the primary waits for it whenever the site counts on it.
+    A queue-only replica enters the in-sync replicas of a bucket as a learner, like a replica with entries. A member
+    that runs no such sender any more leaves the in-sync replicas like any replica. So the primary waits for a
+    queue-only replica as long as the site relies on its queue.
     """
 
     def __init__(
@@ -26,12 +27,13 @@ class QueueHolders:
     ) -> None:
         self._site, self._liveness, self._reports = site, liveness, reports
         self._candidates, self._recovery = candidates, recovery
-        # Members that were lost a moment ago, by region: when they are named again.
+        # Recently removed members, by region: the time at which the member becomes a learner again.
         self._again_us: dict[tuple[str, Incarnation], int] = {}
-        self._put_off: set[str] = set()  # Regions in which a member takes as many images as it can.
+        self._put_off: set[str] = set()  # Regions in which a member takes as many snapshots as allowed.
 
     def lost(self, region: str, member: Incarnation, now_us: int) -> None:
-        """The member was taken out of the set of a bucket. If it is there, it comes in again soon."""
+        """The member was removed from the in-sync replicas of a bucket. If the member is alive, it becomes a learner
+        again soon."""
         if self._candidates.is_usable(member):
             self._again_us[region, member] = now_us + self._liveness.member_timeout_us
 
@@ -42,11 +44,12 @@ class QueueHolders:
                 self._site.look_at_queues(region)
 
     def times_us(self) -> Collection[int]:
-        """When something is due."""
+        """Times at which something is due."""
         return self._again_us.values()
 
     def settle(self) -> None:
-        """Names the members that are to hold queued events and do not, and takes out those that are not to any more."""
+        """Adds missing queue-only replicas as learners, and removes queue-only replicas that run no serial sender of
+        the region any more."""
         while keys := self._site.take_queues_to_see():
             regions = {key.region for key in keys}
             keys.update(key for region in regions & self._put_off for key in self._site.of_region[region])
@@ -64,7 +67,7 @@ class QueueHolders:
         for member in sorted(holding - bucket.named):
             if (key.region, member) in self._again_us:
                 continue
-            if self._recovery.images_left(key.region, member) <= 0:
+            if self._recovery.snapshots_left(key.region, member) <= 0:
                 self._put_off.add(key.region)
                 continue
             fresh = Learner(member, self._site.number + 1)
@@ -74,13 +77,13 @@ class QueueHolders:
 
     @staticmethod
     def _without(bucket: Bucket, gone: set[Incarnation]) -> Bucket:
-        """The bucket without these, which hold its queued events alone. Its primary waits for them until everybody who
-        stays has stored that."""
-        leave = tuple(each for each in bucket.in_sync if each in gone)
+        """Returns the bucket without the queue-only replicas in `gone`. The primary waits for them until all remaining
+        members have stored the record."""
+        leave = tuple(each for each in bucket.isr if each in gone)
         learners = tuple(each for each in bucket.learners if each.member not in gone)
         return replace(
             bucket,
-            in_sync=tuple(each for each in bucket.in_sync if each not in gone),
+            isr=tuple(each for each in bucket.isr if each not in gone),
             leaving=bucket.leaving + leave,
             learners=learners,
             version=bucket.version + bool(leave),

@@ -1,4 +1,5 @@
-"""Owns who has which region: who creates it first, who waits to be let in, and who closes or destroys it."""
+"""Decides which members have which region: the first creation, the admission of further members, closing, and
+destroying."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from typing import Any
 
 from pywan.coordination.decisions import Decisions
 from pywan.coordination.liveness import Liveness
-from pywan.coordination.lives import Lives
 from pywan.coordination.messages import Refused
 from pywan.coordination.outbox import Outbox
 from pywan.coordination.recovery import Recovery
@@ -34,15 +34,16 @@ from pywan.coordination.tables import (
     is_role,
 )
 from pywan.coordination.telling import Telling
+from pywan.coordination.unclean_recovery import UncleanRecovery
 
-COLOCATED_MAX = 64  # Regions in a row of which each is colocated with the next one.
+COLOCATED_MAX = 64  # The longest chain of regions, each colocated with the next region.
 
 
 class Regions:
-    """A part of the coordinator, which tells it of all that happens.
+    """A part of the coordinator. The coordinator reports every event to this object.
 
-    A second member is let in when everybody who has the region knows that others may have it (`shared`): until then
-    they work as if they were alone.
+    A second member is admitted when all members with the region know that the region is shared (`shared`): until then
+    each member works as if alone.
     """
 
     def __init__(
@@ -52,30 +53,36 @@ class Regions:
         reports: Reports,
         telling: Telling,
         recovery: Recovery,
-        lives: Lives,
+        unclean_recovery: UncleanRecovery,
         succession: Succession,
         outbox: Outbox,
     ) -> None:
         self._site, self._liveness, self._reports, self._telling = site, liveness, reports, telling
-        self._recovery, self._lives, self._succession, self._outbox = recovery, lives, succession, outbox
-        # Members that asked to host a region, each with its weight. They wait for those who have it.
+        self._recovery, self._unclean_recovery, self._succession, self._outbox = (
+            recovery,
+            unclean_recovery,
+            succession,
+            outbox,
+        )
+        # Members that wait to host a region until all members with the region know of the admission. By member and
+        # region: the weight.
         self._to_let_in: dict[tuple[Incarnation, str], int] = {}
 
-    # --- what cannot be ---
+    # --- refusals ---
 
     def refusal_of(
         self, profile: MemberProfile, told: dict[str, RegionAttributes], holdings: dict[BucketKey, Holding]
     ) -> Refused | None:
-        """Returns why a member cannot come with these regions and buckets. None: it can. Regions that are there already
-        stay as they are."""
+        """Returns why a member cannot join with the given regions and buckets. None: no refusal. Existing regions stay
+        as they are."""
         why = self._why_not({name: each for name, each in told.items() if name not in self._site.regions}, told)
         why = why or self._reports.why_not(holdings)
         why = why or self._why_not_all(profile.incarnation, profile.hosting_bytes, self._reports.bytes_of(holdings))
         return Refused(why) if why else None
 
     def _why_not_all(self, me: Incarnation, hosting_bytes: int, bucket_bytes: int = 0) -> str:
-        """Returns why the member cannot have so many regions beside those of the other members, and bring so many bytes
-        of buckets; "": it can."""
+        """Returns why the member cannot have so many regions beside the regions of all other members, and bring so many
+        bytes of buckets; "": no refusal."""
         site = self._site
         others = [each for each in site.members if each != me]
         living = [each for each in others if each.name != me.name and not self._liveness.is_expired(each)]
@@ -84,21 +91,21 @@ class Regions:
         if takes > took and (is_full or site.hosting_bytes(others) + takes > HOSTING_BYTES_EVER):
             return (
                 f"the regions of all members, with their names, take more than {HOSTING_BYTES_MAX >> 20} MiB in the"
-                " tables: create fewer of them at each member, or give them shorter names"
+                " cluster metadata: create fewer of them at each member, or give them shorter names"
             )
         grows = max(0, takes - took) + bucket_bytes
         most = REPORTED_BYTES_MAX if bucket_bytes else TABLES_BYTES_MAX
         if grows and site.table_bytes + grows > most:
             return (
                 f"the buckets of the site, and the regions of its members, would take {site.table_bytes + grows} bytes"
-                f" in the tables, and {most} are the most: destroy a region first, or start the member in an empty"
-                " folder; fewer buckets (total-num-buckets), and shorter names of regions and members, take less"
+                f" in the cluster metadata, and {most} are the most: destroy a region first, or start the member in an"
+                " empty folder; fewer buckets (total-num-buckets), and shorter names of regions and members, take less"
             )
         return ""
 
     def _why_not(self, told: Mapping[str, RegionAttributes], kept: Collection[str]) -> str:
-        """As `refusal_of`, in words; "": nothing. They take the places of those that have their names. None of `kept`
-        makes room for others."""
+        """Returns the reason of a refusal in words, as for `refusal_of`; "": no refusal. The regions replace earlier
+        regions of the same names. No region of `kept` may be forgotten for others."""
         site = self._site
         together = ChainMap(dict(told), site.regions)
         regions, buckets, _ = self._room_for(told, kept)
@@ -116,11 +123,12 @@ class Regions:
         return ""
 
     def _room_for(self, told: Mapping[str, RegionAttributes], kept: Collection[str]) -> tuple[int, int, list[str]]:
-        """Returns how many regions and buckets the site has with these, and the regions that it has to forget for that.
+        """Returns the number of regions and buckets that the site has with the given regions, and the regions that must
+        be forgotten to make room.
 
-        In a full site, regions that nobody has make room, the one that has been so for the longest time first: or a
-        member could fill the site for ever. Nothing is lost with them, as they would begin anew, and empty. A region of
-        which a bucket may be somewhere stays.
+        In a full site, regions without any member are forgotten, the longest unused first: otherwise a member could
+        fill the site for ever. No data are lost, since a forgotten region would begin anew, and empty. A region stays
+        if any member may still hold a bucket of the region.
         """
         site = self._site
         earlier = [site.regions[name].total_num_buckets for name in told if name in site.regions]
@@ -138,7 +146,7 @@ class Regions:
         return regions, buckets, forgotten
 
     def _make_room(self, told: Mapping[str, RegionAttributes], kept: Collection[str]) -> None:
-        """These regions come, which are not refused."""
+        """Forgets regions, if necessary, for the given accepted regions."""
         for each in self._room_for(told, kept)[2]:
             self.destroy(each)
 
@@ -161,10 +169,10 @@ class Regions:
                 )
         return ""
 
-    # --- who comes ---
+    # --- joining ---
 
     def join(self, regions: dict[str, RegionAttributes]) -> None:
-        """A member comes that has these regions already, or holds buckets of them. `shared` is as it knows it."""
+        """A member joins with existing `regions`, or with buckets of them. `shared` is the member's own knowledge."""
         self._make_room({name: each for name, each in regions.items() if name not in self._site.regions}, regions)
         for region, attributes in regions.items():
             there = self._site.regions.get(region)
@@ -176,23 +184,24 @@ class Regions:
     def joined(self, me: Incarnation) -> None:
         """The member is in the view, with its regions."""
         for region, _ in self._site.members[me].hosting:
-            self._lives.look_at(region)
+            self._unclean_recovery.look_at(region)
             if self._having(region) - {me}:
                 self._begin_sharing(region)
 
     def come_back(self, me: Incarnation, now_us: int) -> None:
-        """A member with regions is heard that was not here, or was taken for down. It gets copies again."""
+        """A member with regions is in contact again, after absence or suspicion. The member gets replicas again."""
         for region, weight in self._site.members[me].hosting:
             self._site.look_at_queues(region)
             if weight:
-                self._lives.look_at(region)
+                self._unclean_recovery.look_at(region)
                 self._recovery.come_back(region, now_us)
 
     def host(self, me: Incarnation, region: str, attributes: RegionAttributes, weight: int, now_us: int) -> None:
-        """The member creates the region. `weight`: local-max-memory in MB; 0: it is an accessor."""
+        """The member creates the region. `weight`: local-max-memory in MB; 0: an accessor."""
         known, is_used = self._site.regions.get(region), self._is_used(region, me)
         if known is not None and known.senders != attributes.senders and me in self._site.hosts(region):
-            known = replace(known, senders=attributes.senders)  # One member alters it, and then the others do.
+            # A member alters the senders first; then the rest of the members follow.
+            known = replace(known, senders=attributes.senders)
             self._site.set_region(region, known)
         if known is not None and self._may_alter(region, me, known, attributes):
             known = replace(known, only_once=attributes.only_once)
@@ -220,7 +229,8 @@ class Regions:
             return
         if known is None or not known.is_like(attributes):
             self._make_room({region: attributes}, [region])
-        if known is None or not is_used:  # It begins as the region of one member, also if it was shared once.
+        # A new or unused region begins as the region of a single member, even after sharing.
+        if known is None or not is_used:
             known = replace(attributes, shared=False)
             if self._site.regions.get(region) != known:
                 self._site.set_region(region, known)
@@ -230,7 +240,8 @@ class Regions:
         self._let_in(me, region, now_us)
 
     def let_in(self, now_us: int) -> None:
-        """Lets in those who wait to host a region, as soon as everybody who has it is aware of them."""
+        """Admits the members that wait to host a region, as soon as all members with the region know of the
+        admission."""
         for me, region in list(self._to_let_in):
             self._let_in(me, region, now_us)
 
@@ -249,12 +260,12 @@ class Regions:
             self._site.set_member(me, replace(profile, hosting=(*others, (region, weight))))
             if weight:
                 self._recovery.hosted(region, attributes, now_us)
-        self._lives.look_at(region)
+        self._unclean_recovery.look_at(region)
 
-    # --- who goes ---
+    # --- leaving ---
 
     def unhost(self, me: Incarnation, region: str, now_us: int) -> None:
-        """The member has closed the region. Its copies are gone; a sole copy is gone with its data."""
+        """The member has closed the region. Its replicas are gone. If a replica was the last, the data are gone too."""
         self._to_let_in.pop((me, region), None)
         if me not in self._site.members or region not in self._site.regions:
             return
@@ -271,12 +282,13 @@ class Regions:
                 after = self._without(key, after, me)
             ends = after.content == {me} or (is_role(region) and after.primary == me)
             if ends and key not in self._reports.undecided:
-                self._lives.lose_bucket(key, after)
-        self._lives.look_at(region)
+                self._unclean_recovery.lose_bucket(key, after)
+        self._unclean_recovery.look_at(region)
 
     def _without(self, key: BucketKey, bucket: Bucket, me: Incarnation) -> Bucket:
-        """The bucket of a role without a member that has left its set and has no copy any more: it must not lead again
-        if the others are lost. A role has no content, so nobody waits until that is in effect."""
+        """Returns the bucket of a role without a member that has left the ISR and has no replica any more: the member
+        must not lead again if all other replicas are lost. A role has no content, so the removal takes effect at
+        once."""
         if me not in (*bucket.leaving, *bucket.unfenced) or key in self._reports.undecided:
             return bucket
         leaving = tuple(each for each in bucket.leaving if each != me)
@@ -286,9 +298,9 @@ class Regions:
         return bucket
 
     def destroy(self, region: str) -> None:
-        """The region goes everywhere, with its buckets."""
+        """Removes the region and its buckets from all members."""
         self._drop_buckets(region)
-        self._lives.forget(region)
+        self._unclean_recovery.forget(region)
         for member in list(self._site.hosts(region)):
             self._end_hosting(member, region)
         self._recovery.forget(region)
@@ -305,30 +317,32 @@ class Regions:
             self._reports.drop(key)
             self._site.set_bucket(key, None)
 
-    # --- who has it ---
+    # --- members of a region ---
 
     def _having(self, region: str) -> set[Incarnation]:
-        """Those who have the region, or may have something of it."""
+        """Returns the members that have the region, or may have something of the region."""
         if region not in self._site.regions:
             return set()
         named = {each for each, buckets in self._site.loads[region].named.items() if buckets}
         return named | (self._site.hosts(region).keys() - self._liveness.expired)
 
     def _is_used(self, region: str, me: Incarnation) -> bool:
-        """Whether another member has the region, or a bucket of it is still somewhere."""
+        """Whether another member has the region, or any member still has a bucket of the region."""
         if region not in self._site.regions:
             return False
         others = self._site.hosts(region).keys() - {me} - self._liveness.expired
-        return bool(others) or any(copies and count for copies, count in self._site.loads[region].whole.items())
+        return bool(others) or any(replicas and count for replicas, count in self._site.loads[region].whole.items())
 
     def _begin_sharing(self, region: str) -> None:
-        """Others may have the region from now on. Everybody who has it will know that before they do."""
+        """From now on several members may have the region. All members with the region will know of the change before a
+        further member is admitted."""
         attributes = self._site.regions.get(region)
         if attributes is not None and not attributes.only_once and not attributes.shared:
             self._site.set_region(region, replace(attributes, shared=True))
 
     def _may_alter(self, region: str, me: Incarnation, known: RegionAttributes, told: RegionAttributes) -> bool:
-        """Whether the member says newly whether others can have the region, which it alone has, and knows to have."""
+        """Whether the member changes nothing but `only_once`. The member must be alone with the region, and the region
+        must not be shared."""
         is_alone = not known.shared and self._having(region) <= {me}
         return is_alone and known.only_once != told.only_once and replace(known, only_once=told.only_once).is_like(told)
 
@@ -357,7 +371,7 @@ def _mismatch_of_sender(id: str, known: str, told: str) -> str:
 
 
 def _said(field: str, value: Any, *, named: bool = True) -> str:
-    """Returns an attribute in words: with its name, as users type it, or the value alone."""
+    """Returns an attribute in words: the option's name, as users type the option, and the value; or the value alone."""
     if field == "only_once":
         return f"only one member can have it ({value})" if value else "several members can have it"
     shown = str(value.value) if isinstance(value, Kind) else str(value) or "none"

@@ -1,4 +1,4 @@
-"""Owns how a coordinator reads the requests of members: each one has a name and plain fields (`coordination-ask`)."""
+"""Reads the requests of members to a coordinator: each request has a name and plain fields (`coordination-ask`)."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from pywan.coordination.tables import (
 )
 from pywan.errors import ProtocolError
 
-Take = Callable[[Coordinator, Incarnation, int], None]  # It hands over one request of a member, at that time.
+Take = Callable[[Coordinator, Incarnation, int], None]  # Hands a member's request to the coordinator at that time.
 
-# Each of them costs the coordinator a look at all buckets of the region, or of the member.
+# Each of these requests costs the coordinator a look at all buckets of the region, or of the member.
 _ABOUT_A_REGION = ("host", "unhost", "destroy-region")
 _ABOUT_THE_MEMBER = ("leave", "stay", "left")
 
 
 def read_requests(requests: Sequence[object]) -> list[tuple[int, Take]]:
-    """Reads the requests of one message. Returns each with its place, in their order, for `take_requests`.
+    """Reads the requests of a message. Returns each request with its place, in order, for `take_requests`.
 
-    Of several that say the same of the same region, or of the member, the last one counts. A coordinator may drop any
-    request, and a member asks each of them once in a message. So a message costs as much as there is, however often it
-    asks for that.
+    If several requests say the same about a region, or about the member, only the last request is kept. This is safe:
+    the coordinator may drop any request, and a member sends each request once in a message. So repeats in a message
+    cost no further looks at the buckets.
 
-    ProtocolError: there is no such request, or it has other fields. Then none of them may be taken.
+    ProtocolError: the name of a request is unknown, or the fields do not fit. Then no request of the message may be
+    taken.
     """
     takes = [_read(each) for each in requests]
     last = {_subject(each, index): index for index, each in enumerate(requests)}
@@ -47,8 +48,8 @@ def read_requests(requests: Sequence[object]) -> list[tuple[int, Take]]:
 def take_requests(
     core: Coordinator, me: Incarnation, requests: Iterable[tuple[int, Take]], now_us: int
 ) -> list[tuple[int, Refused]]:
-    """Hands the requests of one message to the coordinator, in their order. What it decides is to be stored before the
-    message is answered. Returns those that it refuses, each with its place in the message."""
+    """Hands the requests of a message to the coordinator, in order. The resulting records must be stored before the
+    answer to the message. Returns the refusals, each with the place of its request in the message."""
     refused: list[tuple[int, Refused]] = []
     for index, take in requests:
         take(core, me, now_us)
@@ -57,12 +58,12 @@ def take_requests(
 
 
 def take_request(core: Coordinator, me: Incarnation, request: object, now_us: int) -> None:
-    """Hands a member's request to the coordinator. ProtocolError: there is no such one, or it has other fields."""
+    """Hands a member's request to the coordinator. ProtocolError: the name is unknown, or the fields do not fit."""
     _read(request)(core, me, now_us)
 
 
 def _subject(request: Any, index: int) -> tuple[object, ...]:
-    """What a request that was read is about, if an earlier one about the same need not be taken."""
+    """Returns the subject of a request. An earlier request about the same subject need not be taken."""
     name = request[0]
     return (name, request[1]) if name in _ABOUT_A_REGION else (name,) if name in _ABOUT_THE_MEMBER else (index,)
 
@@ -81,7 +82,7 @@ _fields_of_unhost = plain.reader(tuple[RegionName], "unhost")
 _fields_of_destroy_region = plain.reader(tuple[RegionName], "destroy-region")
 _fields_of_caught_up = plain.reader(tuple[BucketKey, Epoch, Incarnation, Number], "caught-up")
 _fields_of_suspect = plain.reader(tuple[Incarnation], "suspect")
-_copy_of_unreachable = plain.reader(tuple[Incarnation], "unreachable")
+_replica_of_unreachable = plain.reader(tuple[Incarnation], "unreachable")
 _pairs_of_unreachable = plain.reader(
     Annotated[tuple[tuple[BucketKey, Epoch], ...], Most(MAX_BUCKETS)], "buckets of unreachable"
 )
@@ -109,9 +110,9 @@ def _caught_up(fields: list[Any]) -> Take:
 
 
 def _unreachable(fields: list[Any]) -> Take:
-    (copy,) = _copy_of_unreachable(fields[:1])
+    (replica,) = _replica_of_unreachable(fields[:1])
     epochs: dict[BucketKey, Epoch] = dict(_pairs_of_unreachable(fields[1:]))
-    return lambda core, me, now_us: core.unreachable(me, epochs, copy, now_us)
+    return lambda core, me, now_us: core.unreachable(me, epochs, replica, now_us)
 
 
 def _suspect(fields: list[Any]) -> Take:
@@ -125,12 +126,12 @@ def _ready(fields: list[Any]) -> Take:
 
 
 def _left(core: Coordinator, me: Incarnation, now_us: int) -> None:
-    if me in core.site.members:  # Nobody can prove to be another one: that one joins again before it leaves.
+    if me in core.site.members:  # A sender proves only its own identity: an unknown member joins again first.
         core.left(me, now_us)
 
 
 def _alone(name: str, take: Take) -> Callable[[list[Any]], Take]:
-    """A request without fields."""
+    """Returns the reader of a request without fields."""
     read = plain.reader(tuple[()], name)
 
     def read_none(fields: list[Any]) -> Take:

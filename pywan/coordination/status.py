@@ -1,4 +1,4 @@
-"""Lays out what an operator sees of a coordinator, as plain values."""
+"""Lays out an operator's view of a coordinator, as plain values."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections import Counter
 from typing import Any
 
 from pywan.coordination.decisions import Decisions
+from pywan.coordination.grace_period import GracePeriod
 from pywan.coordination.leavers import Leavers
 from pywan.coordination.liveness import Liveness
 from pywan.coordination.reports import Reports
-from pywan.coordination.silence import Silence
 from pywan.coordination.tables import ROLE_PREFIX, BucketKey, Incarnation, Kind, is_role
 
 
-def status_of_site(site: Decisions, silence: Silence, now_us: int) -> dict[str, Any]:
-    silence_us, incomplete = silence.next_us(), _incomplete_regions(site)
+def status_of_site(site: Decisions, grace_period: GracePeriod, now_us: int) -> dict[str, Any]:
+    grace_period_us, incomplete = grace_period.next_us(), _incomplete_regions(site)
     return {
-        "generation": site.generation,
-        "run": site.run,
+        "generation": site.recovery_epoch,
+        "run": site.controller_epoch,
         "decision": site.number,
-        "waits_us": 0 if silence_us is None else max(silence_us - now_us, 0),
+        "waits_us": 0 if grace_period_us is None else max(grace_period_us - now_us, 0),
         "regions": sum(not is_role(each) for each in site.regions),
         "buckets": sum(not is_role(key.region) for key in site.buckets),
         "buckets_without_primary": sum(each["buckets_without_primary"] for each in incomplete.values()),
@@ -31,7 +31,7 @@ def status_of_site(site: Decisions, silence: Silence, now_us: int) -> dict[str, 
 
 
 def _senders(site: Decisions) -> dict[str, dict[str, Any]]:
-    """By id of a gateway sender: the members where it runs, and its primary."""
+    """By id of a gateway sender: the members with a running sender, and the primary of the sender."""
     found = {}
     for region in sorted(filter(is_role, site.regions)):
         bucket = site.buckets.get(BucketKey(region, 0))
@@ -46,8 +46,9 @@ def _senders(site: Decisions) -> dict[str, dict[str, Any]]:
 
 
 def waiting_regions(site: Decisions, liveness: Liveness) -> dict[str, dict[str, Any]]:
-    """By region that has buckets without a primary that is there, whether a member has the region or not: how many
-    these are, and for which members they wait. Those that wait for nobody wait for a member that can store them."""
+    """By region with waiting buckets: how many buckets wait, and for which members. A bucket waits if the bucket has no
+    primary, or if the primary's lease has expired, even in a region without members. A bucket that waits for no member
+    in particular needs any member that can store the bucket."""
     found: dict[str, dict[str, Any]] = {}
     for key, bucket in site.buckets.items():
         if is_role(key.region):
@@ -60,8 +61,8 @@ def waiting_regions(site: Decisions, liveness: Liveness) -> dict[str, dict[str, 
 
 
 def _incomplete_regions(site: Decisions) -> dict[str, dict[str, int]]:
-    """By region that lacks something: its buckets without a primary, the copies in sync that are missing to what its
-    attributes want, and the images that are on their way to learners."""
+    """By incomplete region: its buckets without a primary, the in-sync replicas missing from the number in the
+    attributes, and the snapshots on their way to learners."""
     found = {}
     for region, attributes in sorted(site.regions.items()):
         if is_role(region):
@@ -80,7 +81,7 @@ def _incomplete_regions(site: Decisions) -> dict[str, dict[str, int]]:
 
 
 def status_of_members(
-    site: Decisions, silence: Silence, liveness: Liveness, reports: Reports, leavers: Leavers, now_us: int
+    site: Decisions, grace_period: GracePeriod, liveness: Liveness, reports: Reports, leavers: Leavers, now_us: int
 ) -> list[dict[str, Any]]:
     waiting = reports.waited_for
     for member in liveness.expired:
@@ -92,7 +93,7 @@ def status_of_members(
     def state_of(member: Incarnation) -> str:
         if liveness.is_expired(member):
             return "lost"
-        if member in silence:
+        if member in grace_period:
             return "not heard"
         return "leaving" if leavers.is_leaving(member) else "down" if liveness.is_down(member) else "alive"
 
@@ -107,7 +108,7 @@ def status_of_members(
             "lease_us": max((liveness.lease_until_us(each) or 0) - now_us, 0),
             "regions": [region for region, _ in profile.hosting if not is_role(region)],
             "primaries": primaries[each],
-            "copies": sum(each in bucket.copies_to_be for _, bucket in site.held_by(each)),
+            "copies": sum(each in bucket.replicas_to_be for _, bucket in site.held_by(each)),
             "waited_for": waiting[each],
         }
         for each, profile in sorted(site.members.items())

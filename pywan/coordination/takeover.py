@@ -1,20 +1,22 @@
-"""Owns whether the standby may take over from a coordinator that nobody hears any more.
+"""Decides whether the standby may take over from an unreachable coordinator.
 
-A state machine without sockets, disk or clock, in the locator that is the standby. Its records have all that the
-coordinator has told anybody (pywan.coordination.standbys). It takes over when no member of its records can make the
-coordinator go on without it: each one has promised to ask the coordinator nothing, or is proved to have ended.
+A state machine without sockets, disk or clock, in the locator that is the standby. The records of the standby have
+everything that the coordinator has told any member (pywan.coordination.standbys). The standby takes over when no member
+of its records can enable the coordinator to go on without the standby: each member has promised to ask the coordinator
+nothing, or is proved to have ended.
 
-A member whose next incarnation is in the records has ended: the coordinator has taken that one in as of its folder. A
-member that the records name need not know of this standby: the coordinator may have been killed before the member heard
-of it. Its question for news tells it (`hear_question`).
+A member has ended if the records have a later incarnation of the member: the coordinator has admitted the later
+incarnation as a process of the same folder. A member in the records may not know this standby yet, since the
+coordinator may have been killed before the member received the record. The answer to the member's poll then says that
+this locator is the standby (`receive_question`).
 
-Members say first that they have not heard the coordinator for a whole lease. When all have said so, the standby draws a
-*round*, a random number, and asks for promises. A member keeps its promise until the standby says that the round is
-over, or that it coordinates. A round that not all have promised in time is over.
+Members first report that the coordinator was unreachable for a whole lease. When all members have reported, the standby
+draws a *round*, a random number, and asks for promises. A member keeps its promise until the standby ends the round or
+becomes coordinator. A round ends without effect if a promise is missing after ROUND_US.
 
-For example, n1 is killed; n2 is the standby, and a, b and c are members. a and b say that they do not hear n1. c was
-killed with n1. It starts again and proves by its folder that its earlier incarnation has ended. n2 draws round 77. a
-and b promise it, and n2 coordinates.
+For example, n1 is killed; n2 is the standby, and a, b and c are members. a and b report that n1 is unreachable. c was
+killed with n1. A new incarnation of c starts and proves by its folder that the earlier incarnation has ended. n2 draws
+round 77. a and b promise the round, and n2 coordinates.
 """
 
 from __future__ import annotations
@@ -26,14 +28,15 @@ from pywan.coordination.actions import Store
 from pywan.coordination.proofs import is_proved
 from pywan.coordination.tables import DRIFT_DIVISOR, NO_DECISION, DecisionId, Incarnation, MemberProfile, Standby
 
-SAID_US = 8_000_000  # What a member has said counts for so long: between two words it asks a coordinator in vain.
+SAID_US = 8_000_000  # A member's report counts so long: between two reports the member polls a coordinator in vain.
 _WAITS = "the standby waits"
-ROUND_US = 8_000_000  # A round that not all members have promised in this time is over.
+ROUND_US = 8_000_000  # A round ends if a member has not promised in this time.
 
 
 @dataclass(frozen=True, slots=True)
 class StandbyAnswer:
-    """What the standby tells a member. `round` 0: it keeps no promise. Otherwise it is to promise that round."""
+    """The standby's answer to a member. `round` 0: the member keeps no promise. Otherwise the member has to promise
+    this round."""
 
     round: int
     problem: str  # Why the standby does not coordinate, in words.
@@ -54,19 +57,19 @@ class Takeover:
         self.newest, self.term, self.identity = NO_DECISION, 0, ""  # Of the records.
         self.standby: Standby | None = None
         self.members: dict[Incarnation, MemberProfile] = {}
-        self._heard_us = now_us  # The coordinator was heard after this moment.
-        self._said_us: dict[Incarnation, int] = {}  # When a member said last that it does not hear the coordinator.
-        self._ended: set[Incarnation] = set()  # Members that have proved that they have ended.
-        self._replaced: set[Incarnation] = set()  # Members of the records whose later incarnation is there too.
-        self._lacks = NO_DECISION  # The newest decision of which a member has told, and which the records lack.
-        self.round = 0  # 0: there is none.
-        self._round_us = 0  # When it began.
+        self._received_us = now_us  # The coordinator was in contact after this moment.
+        self._said_us: dict[Incarnation, int] = {}  # When a member last reported that the coordinator is unreachable.
+        self._ended: set[Incarnation] = set()  # Members with a proof of their end.
+        self._replaced: set[Incarnation] = set()  # Members of the records with a later incarnation in the records.
+        self._lacks = NO_DECISION  # The newest record that a member has named and that this locator lacks.
+        self.round = 0  # 0: no round.
+        self._round_us = 0  # When the round began.
         self._promised: set[Incarnation] = set()
 
     # --- the coordinator ---
 
     def stored(self, store: Store, *, is_whole: bool) -> None:
-        """The records have this now."""
+        """The locator has stored these records."""
         if is_whole:
             self.members.clear()
         self.newest, self.term, self.identity, self.standby = (
@@ -86,9 +89,9 @@ class Takeover:
         self._said_us = {each: at for each, at in self._said_us.items() if each in self.members}
         self._end_round()
 
-    def heard(self, sent_us: int) -> None:
-        """The coordinator has answered a question that was sent then."""
-        self._heard_us = max(self._heard_us, sent_us)
+    def received(self, sent_us: int) -> None:
+        """The coordinator has answered a question. `sent_us`: when the question was sent."""
+        self._received_us = max(self._received_us, sent_us)
         self._end_round()
 
     def _end_round(self) -> None:
@@ -97,8 +100,9 @@ class Takeover:
 
     # --- members ---
 
-    def hear_member(self, me: Incarnation, stored: DecisionId, promised: int, now_us: int) -> StandbyAnswer:
-        """A member of the records does not hear the coordinator. `promised`: the round that it has promised."""
+    def receive_from_member(self, me: Incarnation, stored: DecisionId, promised: int, now_us: int) -> StandbyAnswer:
+        """For a member of the records, the coordinator is unreachable. `promised`: the round that the member has
+        promised."""
         self._note_seen(stored)
         self._said_us[me] = now_us
         if promised and promised == self.round:
@@ -106,15 +110,15 @@ class Takeover:
         self.tick(now_us)
         return StandbyAnswer(self.round, self.problem(now_us))
 
-    def hear_question(self, stored: DecisionId) -> bool:
-        """A member of the records asks for news, or to be taken in: it has not heard that it was. Returns whether it is
-        to tell this locator that it does not hear the coordinator."""
+    def receive_question(self, stored: DecisionId) -> bool:
+        """A member of the records polls this locator, or asks to join: the member has not received its admission.
+        Returns whether the member has to report an unreachable coordinator to this locator."""
         self._note_seen(stored)
         return self.is_standby
 
-    def hear_join(self, profile: MemberProfile, nonces: Mapping[int, bytes], stored: DecisionId) -> None:
-        """A member asks to be taken in. It may prove that earlier incarnations of its folder have ended: one process
-        locks the folder. It names the newest decision that any of them has heard of."""
+    def receive_join(self, profile: MemberProfile, nonces: Mapping[int, bytes], stored: DecisionId) -> None:
+        """A member asks to join, and may prove that earlier incarnations of its folder have ended: a single process
+        locks the folder. The member names the newest record that any of the incarnations has received."""
         name = profile.incarnation.name
         for member_id in profile.before:
             earlier = Incarnation(name, member_id)
@@ -122,15 +126,15 @@ class Takeover:
                 self._note_seen(max(profile.seen, stored))
                 self._ended.add(earlier)
 
-    def hear_goodbye(self, me: Incarnation, stored: DecisionId) -> None:
+    def receive_goodbye(self, me: Incarnation, stored: DecisionId) -> None:
         """A member of the records has ended, and asks the coordinator nothing any more."""
         self._note_seen(stored)
         self._ended.add(me)
 
     def revoke(self, name: str, now_us: int) -> list[Incarnation]:
-        """An operator says that the incarnations of a member that are waited for never come back. Returns them. One
-        that has said something lately is there."""
-        found = [each for each in self._missing(self._heard_lately(now_us)) if each.name == name]
+        """An operator declares that the awaited incarnations of a member never come back. Returns these incarnations. A
+        member with a recent report is alive, and is not revoked."""
+        found = [each for each in self._missing(self._received_lately(now_us)) if each.name == name]
         self._ended.update(found)
         return found
 
@@ -152,44 +156,44 @@ class Takeover:
         self.tick(now_us)
         return bool(self.round) and not self._obstacle(now_us) and not self._missing(self._promised)
 
-    def _missing(self, heard: Iterable[Incarnation]) -> list[Incarnation]:
-        return sorted(self.members.keys() - self._ended - self._replaced - set(heard))
+    def _missing(self, received: Iterable[Incarnation]) -> list[Incarnation]:
+        return sorted(self.members.keys() - self._ended - self._replaced - set(received))
 
-    def _heard_lately(self, now_us: int) -> list[Incarnation]:
+    def _received_lately(self, now_us: int) -> list[Incarnation]:
         return [each for each, at in self._said_us.items() if now_us - at <= SAID_US]
 
     @property
     def awaited(self) -> list[Incarnation]:
-        """The members of the records that are not proved to have ended."""
+        """The members without a proof of their end."""
         return self._missing(())
 
     def waits_for_members(self, now_us: int) -> bool:
-        """Whether nobody but members keeps the standby from taking over."""
+        """Whether the standby waits for members only."""
         return bool(self.round) or self._obstacle(now_us).startswith(_WAITS)
 
     @property
     def is_standby(self) -> bool:
-        """Whether this locator may take over, as its records say."""
+        """Whether this locator may take over, according to its records."""
         return self.standby is not None and self.standby.name == self.name and not self.standby.is_out
 
     def _obstacle(self, now_us: int) -> str:
-        """Why the standby cannot begin to take over; empty: it can."""
+        """Returns why the standby cannot begin a takeover; empty: no obstacle."""
         if not self.is_standby or not self.members:
             return f"locator {self.name} is not the standby of its coordinator, as far as it knows"
         if self._lacks > self.newest:
-            return f"locator {self.name} lacks decision {self._lacks}, of which a member has told: it has {self.newest}"
-        if now_us - self._heard_us <= self._wait_us:
+            return f"locator {self.name} lacks metadata record {self._lacks} of a member; its newest is {self.newest}"
+        if now_us - self._received_us <= self._wait_us:
             return f"locator {self.name} has heard the coordinator a moment ago"
-        silent = self._missing(self._heard_lately(now_us))
-        if silent:
-            return _waits_for("that these say that they do not hear the coordinator", silent)
+        unreported = self._missing(self._received_lately(now_us))
+        if unreported:
+            return _waits_for("until these members report that the coordinator is unreachable", unreported)
         return ""
 
     def problem(self, now_us: int) -> str:
-        """Why the standby does not take over, in words for the user; empty: it does."""
+        """Returns why the standby does not take over, in words for the user; empty: the takeover is possible."""
         obstacle = self._obstacle(now_us)
         if not obstacle and (missing := self._missing(self._promised)):
-            obstacle = _waits_for("that these promise to ask it nothing", missing)
+            obstacle = _waits_for("until these members promise to ask the coordinator nothing", missing)
         if not obstacle:
             return ""
         if self.is_standby and self._lacks > self.newest:
@@ -198,8 +202,8 @@ class Takeover:
                 " --recover-from-members`"
             )
         return (
-            f"{obstacle}; it takes over by itself when that is so; if the coordinator is gone for good, revoke members"
-            " that are gone too (`revoke member`), or use `start locator --recover-from-members`"
+            f"{obstacle}; the standby takes over by itself as soon as possible; if the coordinator is gone for good,"
+            " revoke members that are gone too (`revoke member`), or use `start locator --recover-from-members`"
         )
 
 

@@ -58,9 +58,9 @@ def entries(run: bytes) -> Iterator[tuple[tuple[int, bytes], tuple[int, int, int
 def read_contents(scan: Scan) -> Contents:
     """Everything that a region holds now; each key once, though writes go on."""
     contents: Contents = {}
-    cursor: int | None = 0
-    while cursor is not None:
-        cursor, run = scan(cursor)
+    scan_position: int | None = 0
+    while scan_position is not None:
+        scan_position, run = scan(scan_position)
         contents.update(entries(run))
     return contents
 

@@ -83,10 +83,10 @@ def _salvage(folder: Path, to: Path) -> dict[str, Any]:
     new, _ = _open(to, owner, salvage=False)
     with _RunningCommitter(new) as write:
         if entry["kind"] == "region":
-            cursor = old.copy_into(new)
-            while cursor is not None:  # This loop is faster than the disk.
+            scan_position = old.copy_into(new)
+            while scan_position is not None:  # This loop is faster than the disk.
                 new.wait_durable()
-                cursor = old.copy_into(new, cursor)
+                scan_position = old.copy_into(new, scan_position)
         else:
             for partition, _, record in old.records(1 << 62):
                 write(new.append_record, record, partition)

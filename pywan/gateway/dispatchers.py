@@ -14,7 +14,7 @@ from pywan.base.repeats import Repeats
 from pywan.base.threads import start_essential, told_error
 from pywan.config.attributes import QueueAttributes
 from pywan.errors import GatewaySenderError, PywanError
-from pywan.gateway.elsewhere import SentElsewhere
+from pywan.gateway.dispatched_by_others import DispatchedByOthers
 from pywan.gateway.filters import SenderFilters
 from pywan.gateway.parked import ParkedEvents
 from pywan.gateway.queue import SenderQueue
@@ -154,7 +154,7 @@ class Dispatchers:
         self._threads: list[threading.Thread] = []
         self._stopping = threading.Event()
         self._stopping.set()
-        self._elsewhere = SentElsewhere(queue.events, self._stopping)
+        self._dispatched_by_others = DispatchedByOthers(queue.events, self._stopping)
         # The reason why the last attempt to connect failed. None while a dispatcher is connected.
         self.trouble: str | None = None
         self._repeats = Repeats()  # Limits the log lines about troubles, until a receiver shows progress.
@@ -221,9 +221,9 @@ class Dispatchers:
             )
             each.session.set_callbacks(
                 filters.choose if filters.decides_transmit else None,
-                filters.tell_acknowledged if filters.hears_acknowledgements else None,
+                filters.tell_acknowledged if filters.wants_acknowledgements else None,
             )
-        self._elsewhere.configure(filters, tells=filters.hears_acknowledgements and not a.acknowledge_once)
+        self._dispatched_by_others.configure(filters, tells=filters.wants_acknowledgements and not a.acknowledge_once)
         if self.is_running:
             self._follow_others()
         self._queue.events.wake()  # A dispatcher that waits for a full batch must look at the new attributes.
@@ -268,7 +268,9 @@ class Dispatchers:
 
     def _follow_others(self) -> None:
         """Has the filters hear of events that other members sent, if they want to."""
-        thread = self._elsewhere.follow(f"{self._what} is not started", f"{self._attributes.thread_name}-elsewhere")
+        thread = self._dispatched_by_others.follow(
+            f"{self._what} is not started", f"{self._attributes.thread_name}-elsewhere"
+        )
         if thread is not None:
             self._threads.append(thread)
 
@@ -277,7 +279,7 @@ class Dispatchers:
         self._stopping.set()
         for each in self._each:
             each.end()
-        self._elsewhere.end()
+        self._dispatched_by_others.end()
         deadline = time.monotonic() + JOIN_TIMEOUT_S
         for thread in self._threads:
             if thread is not threading.current_thread() and not self.ends.is_own_thread:

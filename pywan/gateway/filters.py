@@ -63,7 +63,7 @@ class SenderFilters:
         return bool(self._before_transmit)
 
     @property
-    def hears_acknowledgements(self) -> bool:
+    def wants_acknowledgements(self) -> bool:
         """Whether a filter wants to hear of acknowledged events."""
         return bool(self._after_acknowledgement)
 

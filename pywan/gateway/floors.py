@@ -82,7 +82,8 @@ class QueueFloors:
     """
 
     def __init__(self, own_site: int, opened: int) -> None:
-        """`opened` is a stamp. No event that was queued here since the queue was opened is below it, except copies."""
+        """`opened` is a stamp. No event that was queued here since the queue was opened is below it, except
+        replicas."""
         self._own_site, self._opened = own_site, opened
         # (the last sequence of each partition, the floors of what can come behind them), the oldest first.
         self._checkpoints: list[tuple[list[int], Floors]] = []
@@ -191,7 +192,7 @@ class SourceFloors:
             self._sources[key] = fresh
             self._save()
 
-    def hear(self, site: int, member: str, sender: str, data: bytes) -> None:
+    def receive(self, site: int, member: str, sender: str, data: bytes) -> None:
         """Takes the floors that a sender tells now.
 
         For sites that it does not name, its last floors stay: it may have restarted, and may not have heard of them

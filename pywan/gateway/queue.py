@@ -87,7 +87,7 @@ class SenderQueue:
         """
         is_past = self.events.is_past
         foreign = next(
-            (each for each in known if not is_past(each.mount, each.partition, each.last, each.settled)), None
+            (each for each in known if not is_past(each.mount, each.partition, each.last, each.acknowledged)), None
         )
         if foreign is None:
             return
@@ -96,9 +96,9 @@ class SenderQueue:
         renewed = self.events.numbering
         problem = (
             f"the receiver at {place} knows events up to {foreign.last} of partition {foreign.partition}, settled"
-            f" to {foreign.settled}, of which the disk store {self._logs.store_name} does not know: it was"
+            f" to {foreign.acknowledged}, of which the disk store {self._logs.store_name} does not know: it was"
             f" restored from a copy, or is a copy. Its queue goes on as {renewed:x}, in place of {numbering:x};"
-            " what is queued is sent as possible duplicates, and what only the other copy had is not here"
+            " what is queued is sent as possible duplicates, and what only the other replica had is not here"
         )
         if renewed == fresh:  # Otherwise another dispatcher came first, and has logged it.
             self.renewals += 1

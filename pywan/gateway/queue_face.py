@@ -65,7 +65,7 @@ class QueueFace(Described):
 
     @property
     def secondary_queue_size(self) -> int:
-        """The number of events of which this member has a copy, while another member sends them."""
+        """The number of events of which this member has a replica, while another member sends them."""
         return self._core.secondary_queue_size
 
     @property

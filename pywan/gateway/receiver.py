@@ -374,7 +374,7 @@ class GatewayReceiver(Described):
             _apply_by_callbacks,
             credit_bytes=CREDIT_BYTES,
             mount=hello.mount,
-            on_floors=lambda floors: self._floors.hear(hello.site, hello.member, hello.sender, floors),
+            on_floors=lambda floors: self._floors.receive(hello.site, hello.member, hello.sender, floors),
             on_failure=lambda *event: self._say_failed(hello, *event),
             may_write=regions.may_write if regions is not None else None,
         )

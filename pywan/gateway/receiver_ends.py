@@ -23,7 +23,7 @@ from pywan.gateway.dispatchers import Dispatchers
 from pywan.gateway.queue import SenderQueue
 from pywan.gateway.remote import CONNECT_TIMEOUT_S, ReceiverPlace, RemoteReceivers
 from pywan.gateway.same_receiver import SameReceiver
-from pywan.gateway.silent_receivers import SilentReceivers
+from pywan.gateway.unresponsive_receivers import UnresponsiveReceivers
 from pywan.protocol.gateway import SenderHello, Welcome, encode
 from pywan.protocol.members import MEMBER_ID_MAX
 from pywan.security import operations
@@ -156,7 +156,7 @@ class ReceiverEnds:
         return {
             "compress": attributes.compression == "lz4",
             "alert_threshold_ms": attributes.alert_threshold,
-            "silence_ms": attributes.socket_read_timeout,
+            "receive_timeout_ms": attributes.socket_read_timeout,
         }
 
     def open(self, index: int, stopping: threading.Event, on_opening: Callable[[Any | None], None]) -> ReceiverEnd:
@@ -275,7 +275,7 @@ class ReceiverEnds:
             return True
 
     def watch(self, dispatchers: Dispatchers) -> Callable[[], None]:
-        return SilentReceivers(dispatchers, self).watch
+        return UnresponsiveReceivers(dispatchers, self).watch
 
     def _open(
         self, index: int, sock: Link, place: ReceiverPlace, wanted: int | None, watch: contextlib.ExitStack

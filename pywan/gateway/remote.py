@@ -58,7 +58,7 @@ class OtherSites(Protocol):
         timeout: float = ...,
     ) -> dict[str, Any] | None: ...
     def remote_locators(self, distributed_system_id: int) -> list[Address]: ...
-    def silent_locators(self, distributed_system_id: int) -> dict[Address, str]: ...
+    def unreachable_locators(self, distributed_system_id: int) -> dict[Address, str]: ...
 
 
 class RemoteReceivers:
@@ -118,9 +118,9 @@ class RemoteReceivers:
         if receiver is not None:
             return _place_of(receiver)
         known = self._other_sites.remote_locators(self._site)
-        silent = self._other_sites.silent_locators(self._site)
-        if known and all(address in silent for address in known):
-            raise ConnectivityError(f"no locator of site {self._site} answers: {'; '.join(silent.values())}")
+        unreachable = self._other_sites.unreachable_locators(self._site)
+        if known and all(address in unreachable for address in known):
+            raise ConnectivityError(f"no locator of site {self._site} answers: {'; '.join(unreachable.values())}")
         raise ProtocolError(
             f"no receiver of site {self._site} is known to its locators {', '.join(map(str, known))}"
             if known

@@ -29,7 +29,7 @@ from pywan.stats import sender_statistics
 log = logging.getLogger("pywan.sender")
 
 
-class ParkedElsewhere(Protocol):
+class ParkedAtOthers(Protocol):
     """The parked events that other members lead."""
 
     def alone(self, core: SenderCore) -> Led: ...
@@ -48,9 +48,9 @@ class SenderCore:
     `on_state(core)` is called after each start and stop, so that regions stamp events only with sites that will be
     reached. `on_destroy(core)` refuses while a region refers to the sender. `on_running(core)` is called when it has
     begun to run, and when it has ended; `wait_known()` returns when the other members know that. `is_primary()` says
-    whether this member is the one that sends, if it runs. `queued_elsewhere()` asks the other members how many events
-    they send; `flush_elsewhere(seconds)` has them send those without waiting for full batches, and returns whether all
-    have left. `kept_elsewhere()` says how many of the events here others have too. `parked_elsewhere` asks other
+    whether this member is the one that sends, if it runs. `queued_at_others()` asks the other members how many events
+    they send; `flush_others(seconds)` has them send those without waiting for full batches, and returns whether all
+    have left. `kept_by_others()` says how many of the events here others have too. `parked_at_others` asks other
     members for the parked events that they lead; None: this member has all. `memory` is the limit that the queues count
     for.
     """
@@ -70,25 +70,25 @@ class SenderCore:
         on_running: Callable[[SenderCore], None] = lambda core: None,
         wait_known: Callable[[], None] = lambda: None,
         is_primary: Callable[[], bool] = lambda: True,
-        queued_elsewhere: Callable[[], int] = lambda: 0,
-        flush_elsewhere: Callable[[float], bool] = lambda _: True,
-        kept_elsewhere: Callable[[], int] = lambda: 0,
+        queued_at_others: Callable[[], int] = lambda: 0,
+        flush_others: Callable[[float], bool] = lambda _: True,
+        kept_by_others: Callable[[], int] = lambda: 0,
         lacks: Callable[[], list[str]] = list,
         memory: _core.MemoryLimit | None = None,
-        parked_elsewhere: ParkedElsewhere | None = None,
+        parked_at_others: ParkedAtOthers | None = None,
     ) -> None:
         self.attributes = attributes
         self.id, self.what, self.label = attributes.core_id, attributes.what, attributes.label
         self.filters = SenderFilters(attributes)  # An error in them is raised before a log is opened.
         self._on_state, self._on_destroy, self._on_running = on_state, on_destroy, on_running
         self._wait_known = wait_known
-        self._is_primary, self._queued_elsewhere = is_primary, queued_elsewhere
-        self._flush_elsewhere = flush_elsewhere
-        self._kept_elsewhere = kept_elsewhere
-        self._parked_elsewhere = parked_elsewhere
+        self._is_primary, self._queued_at_others = is_primary, queued_at_others
+        self._flush_others = flush_others
+        self._kept_by_others = kept_by_others
+        self._parked_at_others = parked_at_others
         # Whether it takes events, and whether regions stamp them as reaching its site: because it runs here, or
         # because it is serial and runs on another member. The lock of them guards them.
-        self._takes_here = self._reaches_here = self._runs_elsewhere = False
+        self._takes_here = self._reaches_here = self._runs_on_others = False
         self._running_lock = threading.Lock()
         overflow = overflow_directory(attributes, directory)
         self.logs = SenderLogs(attributes, store, site)
@@ -151,22 +151,22 @@ class SenderCore:
         """Whether it is serial, and another member sends its events."""
         return not self.attributes.parallel and self.is_running and not self._is_primary()
 
-    def note_elsewhere(self, runs: bool) -> bool:
+    def note_runs_on_others(self, runs: bool) -> bool:
         """Notes whether it runs on another member of the site. Returns whether it takes events now and did not before,
         or the other way round."""
-        return self._note_running(elsewhere=runs)
+        return self._note_running(on_others=runs)
 
     def _note_running(
-        self, *, takes: bool | None = None, reaches: bool | None = None, elsewhere: bool | None = None
+        self, *, takes: bool | None = None, reaches: bool | None = None, on_others: bool | None = None
     ) -> bool:
         """Notes what is given. Returns whether it takes events now and did not before, or the other way round."""
         with self._running_lock:
             before = bool(self.queue.running)
             self._takes_here = self._takes_here if takes is None else takes
             self._reaches_here = self._reaches_here if reaches is None else reaches
-            self._runs_elsewhere = self._runs_elsewhere if elsewhere is None else elsewhere
-            self.queue.reachable = self._reaches_here or self._runs_elsewhere
-            self.queue.running = self._takes_here or self._runs_elsewhere
+            self._runs_on_others = self._runs_on_others if on_others is None else on_others
+            self.queue.reachable = self._reaches_here or self._runs_on_others
+            self.queue.running = self._takes_here or self._runs_on_others
             return bool(self.queue.running) != before
 
     @property
@@ -191,7 +191,7 @@ class SenderCore:
         if not self.is_running and not self.attributes.parallel:
             return 0
         if self.attributes.parallel and self.queue.runs():
-            return self.local_queue_size + self._queued_elsewhere()
+            return self.local_queue_size + self._queued_at_others()
         return len(self.queue)
 
     @property
@@ -201,7 +201,7 @@ class SenderCore:
 
     @property
     def secondary_queue_size(self) -> int:
-        """The number of queued events that another member sends, and of which this one has a copy."""
+        """The number of queued events that another member sends, and of which this one has a replica."""
         return max(len(self.queue) - self.local_queue_size, 0)
 
     def statistics(self) -> dict[str, int]:
@@ -221,45 +221,45 @@ class SenderCore:
         """Counts the events that would be lost with the process."""
         if self.queue.persistent:
             return {}
-        counts = {"queued": max(len(self.queue) - self._kept_elsewhere(), 0), "parked": self._parked_here_alone()}
+        counts = {"queued": max(len(self.queue) - self._kept_by_others(), 0), "parked": self._parked_here_alone()}
         return {what: count for what, count in counts.items() if count}
 
     # Parked events
 
     def _parked_here_alone(self) -> int:
-        elsewhere = self._parked_elsewhere
-        return len(self.parked) if elsewhere is None else self.parked.count(elsewhere.alone(self))
+        at_others = self._parked_at_others
+        return len(self.parked) if at_others is None else self.parked.count(at_others.alone(self))
 
     def parked_events(self, limit: int) -> list[dict[str, Any]]:
         """Returns up to `limit` parked events of all members, the oldest first. See `GatewaySender.parked`."""
-        elsewhere = self._parked_elsewhere
-        if elsewhere is None:
+        at_others = self._parked_at_others
+        if at_others is None:
             return self.parked.shown(limit)
-        records = [*self.parked.records(limit), *elsewhere.records(self, limit)]
+        records = [*self.parked.records(limit), *at_others.records(self, limit)]
         records.sort(key=lambda each: _core.place_in_order(each[0]))
         return [shown_event(*each) for each in records[:limit]]
 
     def replay_parked(self, *, force: bool) -> int:
         """Has all members queue their parked events again. Returns how many."""
-        count, elsewhere = self.replay_parked_here(force=force), self._parked_elsewhere
-        return count if elsewhere is None else elsewhere.replay(self, count, force=force)
+        count, at_others = self.replay_parked_here(force=force), self._parked_at_others
+        return count if at_others is None else at_others.replay(self, count, force=force)
 
     def replay_parked_here(self, *, force: bool) -> int:
         """The same on this member."""
         count = self.parked.replay_into(self.queue, self.filters.mask_again, force=force)
-        if self._parked_elsewhere is not None:
-            self._parked_elsewhere.look()
+        if self._parked_at_others is not None:
+            self._parked_at_others.look()
         return count
 
     def drop_parked(self) -> int:
         """Has all members forget their parked events. Returns how many."""
-        count, elsewhere = self.drop_parked_here(), self._parked_elsewhere
-        return count if elsewhere is None else elsewhere.drop(self, count)
+        count, at_others = self.drop_parked_here(), self._parked_at_others
+        return count if at_others is None else at_others.drop(self, count)
 
     def drop_parked_here(self) -> int:
         """The same on this member."""
-        elsewhere = self._parked_elsewhere
-        return self.parked.drop() if elsewhere is None else elsewhere.drop_here(self)
+        at_others = self._parked_at_others
+        return self.parked.drop() if at_others is None else at_others.drop_here(self)
 
     def say_unwritten(self) -> None:
         """Logs why some events could not be written. It is called after the logs have ended."""
@@ -323,7 +323,7 @@ class SenderCore:
             return self._clean()
 
     def _clean(self) -> int:
-        if self._runs_elsewhere:
+        if self._runs_on_others:
             raise GatewaySenderError(
                 f"{self.what} runs on another member, and its queues are cleaned on all members at once; stop it"
                 " everywhere first (`start gateway-sender --clean-queues` then cleans and starts it everywhere)"
@@ -439,7 +439,7 @@ class SenderCore:
                 left = deadline - time.monotonic()
                 # What this one holds for other members leaves when these send it.
                 is_alone = 0 < len(self.queue) == self.local_queue_size
-                if not is_alone and self._flush_elsewhere(max(left, 0.0)) and not len(self.queue):
+                if not is_alone and self._flush_others(max(left, 0.0)) and not len(self.queue):
                     return True
                 if left <= 0 or (self.dispatchers.wait_stopping(min(left, 0.005)) and len(self.queue)):
                     return False

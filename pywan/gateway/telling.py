@@ -60,7 +60,7 @@ class FloorTelling:
             for each in self._dispatchers:
                 each.session.tell_floors(GOODBYE)
         deadline = time.monotonic() + (GOODBYE_S if not self._dispatchers.is_own_thread() else 0)
-        while any(each.end_open is not None and not each.session.floors_are_heard for each in self._dispatchers):
+        while any(each.end_open is not None and not each.session.floors_are_acked for each in self._dispatchers):
             left = deadline - time.monotonic()
             if left <= 0 or self._dispatchers.wait_stopping(min(left, 0.005)):
                 log.warning(

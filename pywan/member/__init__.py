@@ -1,1 +1,1 @@
-"""A member: its cache, its process, its management commands, and the rows that clients send to it."""
+"""The member package: the cache, the member's process, management commands, and the rows of clients."""

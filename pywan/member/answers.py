@@ -1,4 +1,4 @@
-"""Owns the words and plain values of a member's answers that several of its commands have alike."""
+"""Owns the texts and plain values that several commands of a member share in their answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pywan.member.core import MemberCore
 
 MAX_PARKED_SHOWN = 10_000
-SHOWN_VALUE_CHARACTERS = 200  # The limit for each key and value in a list of parked events.
-# The depth of containers in each other. A control message has room for 32, with those around the value.
+SHOWN_VALUE_CHARACTERS = 200  # Limit for a key or value in a list of parked events.
+# Depth of nested containers. A control message allows 32, including the containers around the value.
 PLAIN_DEPTH = 24
 
 GATEWAYS, QUEUES = "Gateways", "Asynchronous event queues"
@@ -41,8 +41,8 @@ def lag_text(answer: Answer) -> str:
 
 
 def receivers_text(answer: Answer) -> list[str]:
-    """Returns one text for each receiver that a sender is connected to: its address and member, and the numbers of the
-    dispatchers there."""
+    """Returns one text for each connected receiver of a sender: address, member, and the numbers of the dispatchers
+    with this receiver."""
     at: dict[str, list[str]] = {}
     for each in answer["receivers"]:
         if each["receiver"] is not None:
@@ -51,9 +51,9 @@ def receivers_text(answer: Answer) -> list[str]:
 
 
 def to_plain_value(value: Any, depth: int = PLAIN_DEPTH) -> Any:
-    """Returns `value` if it consists of plain values in containers at most `depth` deep, and its text if not.
+    """Returns `value` if `value` consists of plain values in containers at most `depth` deep, and its text otherwise.
 
-    A control message holds nothing that names code.
+    A control message has no values that name code.
     """
     if value is None or isinstance(value, (str, bytes, bool, float)):
         return value
@@ -71,12 +71,12 @@ def to_plain_value(value: Any, depth: int = PLAIN_DEPTH) -> Any:
 def _text(value: Any) -> str:
     try:
         return repr(value)
-    except Exception:  # The value is of a user's class that fails, or a number with more digits than Python writes.
+    except Exception:  # A user's class that fails, or a number with more digits than Python writes.
         return quoted(value)
 
 
 def shown_value(value: Any) -> Any:
-    """Returns a value as a list of many shows it: of a long value only the beginning."""
+    """Returns the form of a value in long lists: a long value is cut to its beginning."""
     if (
         value is None
         or isinstance(value, (bool, float))
@@ -88,13 +88,13 @@ def shown_value(value: Any) -> Any:
 
 
 def plain_map(value: Any) -> dict[str, Any]:
-    """Returns a mapping or a named tuple, such as statistics, as a map of plain values."""
+    """Returns a mapping or a named tuple, for example statistics, as a map of plain values."""
     plain: dict[str, Any] = to_plain_value(value._asdict() if hasattr(value, "_asdict") else dict(value))
     return plain
 
 
 def ledger_of(sender: Any) -> dict[str, Any]:
-    """Returns the ledger, balanced or not. Its entry `balanced` says which."""
+    """Returns the ledger, balanced or not. The entry `balanced` tells the difference."""
     try:
         entry: dict[str, Any] = sender.ledger()
         return entry
@@ -103,7 +103,7 @@ def ledger_of(sender: Any) -> dict[str, Any]:
 
 
 def sender_of(member: MemberCore, id: Any) -> GatewaySender:
-    """Returns the member's gateway sender of that id. NotFoundError, in Geode's words, if there is none."""
+    """Returns the member's gateway sender with this id. NotFoundError, in Geode's words: the id is unknown."""
     senders = member.senders.by_id()
     if id not in senders:
         raise NotFoundError(

@@ -1,4 +1,4 @@
-"""Owns what users see of a member: the process's regions, senders and receiver."""
+"""Owns the part of a member that users see: the process's regions, senders and receiver."""
 
 from __future__ import annotations
 
@@ -34,53 +34,54 @@ log = logging.getLogger("pywan.cache")
 
 TOMBSTONE_MEMORY_MB = 64  # The default limit for the tombstones of one region.
 
-_open: weakref.WeakSet[Cache] = weakref.WeakSet()  # Open caches, which are closed when the interpreter ends.
+_open: weakref.WeakSet[Cache] = weakref.WeakSet()  # Open caches. The end of the interpreter closes them.
 
 
 @of_one_process(lambda cache: f"cache {cache._core.name!r}", nothing_in_child=("close",))
 class Cache(Described):
     """A member of a site, with its regions, gateway senders, gateway receiver and disk stores.
 
-    The constructor joins the site's locators and starts the member. A cache is a context manager: `close` is called at
-    the end of the `with` block. A cache that is still open when the interpreter ends is closed then.
+    The constructor joins the site's locators and starts the member. A cache is a context manager: the end of the `with`
+    block calls `close`. The end of the interpreter closes a cache that is still open.
 
     Args:
-        name: The member's name. It may hold letters, digits, `_`, `.` and `-`, and is unique in the site.
+        name: The member's name: letters, digits, `_`, `.` and `-`. The name is unique in the site.
         locators: The site's locators, as `host[port],host[port]`.
         bind_address: The address on which the member listens for control requests and clients' data.
-        port: The port for them. 0 means any free port.
-        cache_xml_file: A cache.xml file that describes what the member creates as it starts.
-        dir: The folder for working files (overflow files, disk stores). By default it is a temporary folder, which
-            `close` removes.
-        disk_dir: Another name of `dir`. It is used when `dir` is not given.
-        hostname_for_clients: The host name that other processes are given for this member. By default it is the bind
-            address; if that is every interface, it is the address towards the locators.
-        join_timeout: How many seconds the constructor waits for a locator to answer.
+        port: The port for control requests and clients' data. 0 means any free port.
+        cache_xml_file: A cache.xml file with the regions, senders and stores that the member creates at its start.
+        dir: The folder for working files (overflow files, disk stores). The default is a temporary folder; `close`
+            removes the temporary folder.
+        disk_dir: Another name of `dir`, used when `dir` is not given.
+        hostname_for_clients: The host name under which other processes find this member. The default is the bind
+            address, or the address towards the locators if the bind address is every interface.
+        join_timeout: How many seconds the constructor waits for a locator's reply.
         conflict_resolver: A `GatewayConflictResolver`, as for `set_conflict_resolver`.
-        maximum_shutdown_wait_time: How many seconds `close` waits for the senders' queues to become empty. 0: it does
-            not wait. -1: it waits until they are empty.
-        handover_time: How many seconds `close` waits until other members of the site have taken over what only this one
-            has of the regions that the site shares. -1: it waits until they have. What is lost is logged.
-        call_timeout: For how many seconds, from 0.1 to 86,400, a call about a region of several members is tried. Then
-            it ends with a ConnectivityError. None: 10, or twice the site's `member-timeout` if that is longer.
-        allow_callbacks: The classes that may be named over the network as filters and listeners: `package.*`,
+        maximum_shutdown_wait_time: How many seconds `close` waits for the senders' queues to become empty. 0: no wait.
+            -1: `close` waits until the queues are empty.
+        handover_time: How many seconds `close` waits until other members of the site have taken over the buckets of
+            shared regions whose only whole replica is in this member. -1: `close` waits without limit. The log names
+            lost entries.
+        call_timeout: The timeout in seconds, from 0.1 to 86,400, of a call about a region of several members. Then the
+            call ends with a ConnectivityError. None: 10, or twice the site's `member-timeout` if the latter is longer.
+        allow_callbacks: The classes that a request over the network may name as filters and listeners: `package.*`,
             `package.module` or `package.module:Class`, several in a list or separated by commas. By default no class is
-            allowed. Classes that this program or its cache.xml names need no permission.
+            allowed. Classes that this program or the member's cache.xml names need no permission.
         maximum_tombstone_memory: The limit in MB for the tombstones of one region.
-        maximum_backlog_memory: The limit in MB for what waits for other members of the site and for listeners: changes
-            that copies have yet to acknowledge, calls that wait for that, changes that listeners are still to be told,
-            and what is remembered of calls. While it is full, changes of shared regions wait.
-        maximum_memory: The limit in MB for the memory of the process, most of which regions and queues take. None: 80 %
-            of the machine, or of the cgroup that the process is in.
+        maximum_backlog_memory: The limit in MB for changes that replicas have yet to acknowledge, for calls pending on
+            these changes, for changes that listeners have yet to receive, and for cached replies of calls. While this
+            memory is full, changes of shared regions wait.
+        maximum_memory: The limit in MB for the memory of the process. Regions and queues take most of the memory. None:
+            80 % of the machine, or of the cgroup of the process.
         critical_heap_percentage: From this part of `maximum_memory` on, changes that need memory are refused with a
-            LowMemoryError. None: 95, or what the cache.xml says. 0: nothing is refused.
-        eviction_heap_percentage: From this part on, the log warns. None: 85, or what the cache.xml says. 0: it does
-            not.
-        ssl: How connections are encrypted, by the names in docs/configuration.md: `{"enabled_components": "all", ...}`.
-            None: they are not.
-        security: Who the member is, and whom it lets in, by the names in docs/configuration.md:
-            `{"manager": "users-file", "users_file": ..., "username": ..., "password_file": ...}`. None: it says nothing
-            of itself, and lets everybody in.
+            LowMemoryError. None: 95, or the value of the cache.xml. 0: no change is refused.
+        eviction_heap_percentage: From this part of `maximum_memory` on, the log warns. None: 85, or the value of the
+            cache.xml. 0: no warning.
+        ssl: The encryption of connections, by the names in docs/configuration.md: `{"enabled_components": "all", ...}`.
+            None: no encryption.
+        security: The member's credentials and the users whom the member admits, by the names in docs/configuration.md:
+            `{"manager": "users-file", "users_file": ..., "username": ..., "password_file": ...}`. None: the member
+            sends no credentials, and admits every user.
 
     Raises:
         ConfigurationError: An argument cannot be used.
@@ -152,17 +153,17 @@ class Cache(Described):
 
     @property
     def distributed_system_id(self) -> int:
-        """The id of the member's site, as its locators told it. -1: the site has none."""
+        """The id of the member's site, as the locators gave the id. -1: the site has none."""
         return self._core.state.distributed_system_id
 
     @property
     def member_id(self) -> int:
-        """The number that tells this run of the member from all others."""
+        """The number of this incarnation of the member. No other incarnation has the same number."""
         return int(self._core.state.membership.member_id)
 
     @property
     def host(self) -> str:
-        """The host name or address that other processes are given for this member."""
+        """The host name or address under which other processes find this member."""
         return self._core.host
 
     @property
@@ -185,27 +186,27 @@ class Cache(Described):
         return self._core.status()
 
     def reload_certificates(self) -> list[str]:
-        """Reads the files of `ssl` again. New connections go by them. Files that change are read again without it, too,
-        some seconds later.
+        """Reads the files of `ssl` again. New connections use the new content. Changed files are also read again some
+        seconds after the change, without a call.
 
         Returns:
-            The files. None, if nothing is encrypted.
+            The files. None, if there is no encryption.
 
         Raises:
-            ConfigurationError: A file cannot be used. All stays as it was.
+            ConfigurationError: A file cannot be used. No file was replaced.
         """
         return self._core.links.reload()
 
     @property
     def configuration_problems(self) -> list[str]:
-        """One text for each part of the site's cluster configuration that this member could not take over, with the
+        """One text for each part of the site's cluster configuration that this member could not adopt, with the
         reason."""
         return self._core.configuration_problems
 
     @property
     def call_timeout(self) -> float | None:
-        """For how many seconds a call about a region of several members is tried. It can be set, for calls that are
-        under way too. None means 10, or twice the site's `member-timeout` if that is longer."""
+        """The timeout in seconds of a call about a region of several members. A new value is also valid for calls under
+        way. None means 10, or twice the site's `member-timeout` if the latter is longer."""
         return self._core.call_timeout
 
     @call_timeout.setter
@@ -214,20 +215,20 @@ class Cache(Described):
 
     @property
     def maximum_shutdown_wait_time(self) -> float:
-        """How many seconds `close` waits for the senders' queues to become empty. -1: until they are empty."""
+        """How many seconds `close` waits for the senders' queues to become empty. -1: no limit."""
         return self._core.maximum_shutdown_wait_time
 
     def volatile_events(self) -> dict[str, dict[str, int]]:
         """Counts the events that would be lost if the member ended now.
 
         Returns:
-            For each sender or asynchronous event queue without persistence that holds events: the numbers of "queued"
-                and "parked" events. Zeros are left out. Senders are named by their ids, and a queue as
+            The numbers of "queued" and "parked" events, for each sender or asynchronous event queue without persistence
+                that holds events. Zeros are left out. The key of a sender is its id, and the key of a queue is
                 "AsyncEventQueue_" and its id.
         """
         return self._core.senders.volatile_events()
 
-    # How it shows itself
+    # Text representation
 
     def _line(self) -> str:
         core = self._core
@@ -267,15 +268,15 @@ class Cache(Described):
         """Creates a region.
 
         Keyword Args:
-            name (str): The region's name. It may be given by its position too.
+            name (str): The region's name, also allowed as the first positional argument.
             **attributes (Any): The attributes of a region (docs/configuration.md lists them).
 
         Raises:
             ConfigurationError: An attribute cannot be used.
-            IllegalStateError: The region exists already, its disk store does not exist, it cannot be colocated as it
-                says, or it shares a parallel sender with a region that it is not colocated with.
+            IllegalStateError: The region exists already, its disk store does not exist, the colocation is impossible,
+                or the region shares a parallel sender with a region with other colocation.
             GatewaySenderConfigurationError: The region does not fit one of its senders. For example, a parallel sender
-                does not go with a replicated region.
+                does not go with a REPLICATE region.
 
         If an error is raised, nothing was created.
         """
@@ -308,8 +309,8 @@ class Cache(Described):
         """Sets the conflict resolver for all regions of this member.
 
         Args:
-            resolver: A `GatewayConflictResolver`. It is asked when an event of another site meets an entry that a
-                different site changed last. None: the later version wins.
+            resolver: A `GatewayConflictResolver`. The resolver decides about an event of another site if a different
+                site changed the entry last. None: the later version wins.
         """
         self._core.regions.set_resolver(resolver)
 
@@ -317,16 +318,16 @@ class Cache(Described):
 
     @takes(SenderAttributes)
     def create_gateway_sender(self, attributes: SenderAttributes) -> GatewaySender:
-        """Creates a gateway sender, and starts it unless `manual_start` is true.
+        """Creates a gateway sender, and starts the sender unless `manual_start` is true.
 
         Keyword Args:
-            id (str): The sender's id. It may be given by its position too.
+            id (str): The sender's id, also allowed as the first positional argument.
             **attributes (Any): The attributes of a gateway sender (docs/configuration.md lists them).
                 `remote_distributed_system_id` is required.
 
         Raises:
             GatewaySenderConfigurationError: An attribute cannot be used.
-            IllegalStateError: The member has a sender of that id already, or the disk store does not exist.
+            IllegalStateError: The member has a sender with this id already, or the disk store does not exist.
             DiskError: The sender's log cannot be opened.
         """
         return self._core.create_gateway_sender(attributes)
@@ -345,7 +346,8 @@ class Cache(Described):
 
     @takes(ReceiverAttributes)
     def create_gateway_receiver(self, attributes: ReceiverAttributes) -> GatewayReceiver:
-        """Creates the member's gateway receiver, and starts it unless `manual_start` is true. A member has at most one.
+        """Creates the member's gateway receiver, and starts the receiver unless `manual_start` is true. A member has at
+        most one receiver.
 
         Keyword Args:
             **attributes (Any): The attributes of a gateway receiver (docs/configuration.md lists them).
@@ -358,7 +360,7 @@ class Cache(Described):
         return self._core.create_gateway_receiver(attributes)
 
     def destroy_gateway_receiver(self) -> None:
-        """Removes the member's gateway receiver, which must be stopped.
+        """Removes the member's gateway receiver. The receiver must be stopped before.
 
         Raises:
             GatewayReceiverError: The receiver runs.
@@ -368,22 +370,22 @@ class Cache(Described):
 
     @property
     def gateway_receiver(self) -> GatewayReceiver | None:
-        """The member's gateway receiver. None: it has none."""
+        """The member's gateway receiver. None: the member has no receiver."""
         return self._core.receiving.receiver
 
     @takes(AsyncEventQueueAttributes)
     def create_async_event_queue(self, attributes: AsyncEventQueueAttributes) -> AsyncEventQueue:
-        """Creates an asynchronous event queue, and starts it.
+        """Creates an asynchronous event queue, and starts the queue.
 
         Keyword Args:
-            id (str): The queue's id. It may be given by its position too.
-            async_event_listener (Any): The listener: an object with `process_events(events)` or
-                `process_arrow(batch)`, or a function of events. It may be given by its position too.
+            id (str): The queue's id, also allowed as the first positional argument.
+            async_event_listener (Any): The listener: an object with `process_events(events)` or `process_arrow(batch)`,
+                or a function of events. Also allowed as the second positional argument.
             **attributes (Any): The attributes of an asynchronous event queue (docs/configuration.md lists them).
 
         Raises:
             AsyncEventQueueConfigurationError: An attribute cannot be used, or the listener cannot be made.
-            IllegalStateError: The member has a queue of that id already, or the disk store does not exist.
+            IllegalStateError: The member has a queue with this id already, or the disk store does not exist.
             DiskError: The queue's log cannot be opened.
         """
         return self._core.create_async_event_queue(attributes)
@@ -404,17 +406,17 @@ class Cache(Described):
 
     @takes(DiskStoreAttributes)
     def create_disk_store(self, attributes: DiskStoreAttributes) -> DiskStore:
-        """Creates a disk store, or opens one that is on the disk already.
+        """Creates a disk store, or opens a store that is on the disk already.
 
         Keyword Args:
-            name (str): The store's name. It may be given by its position too.
+            name (str): The store's name, also allowed as the first positional argument.
             directories (list[tuple[str, int | None]]): Pairs of a path and a limit in MB (None: no limit). By default
                 the store is in the member's folder.
 
         Raises:
-            ConfigurationError: An attribute cannot be used, or the member has no folder that stays.
-            IllegalStateError: The member has a store of that name already.
-            DiskError: A directory cannot be used, or another process uses it.
+            ConfigurationError: An attribute cannot be used, or the member's folder is temporary.
+            IllegalStateError: The member has a store with this name already.
+            DiskError: A directory cannot be used, or another process uses the directory.
         """
         return self._core.create_disk_store(attributes)
 
@@ -434,36 +436,36 @@ class Cache(Described):
     # Other sites, and time
 
     def forget_site(self, distributed_system_id: int) -> list[str]:
-        """Stops waiting for a site that is gone for good, so that tombstones are no longer kept for it.
+        """Stops waiting for a site that has ended for good, so that the member keeps no more tombstones for the site.
 
-        If the site is not gone, an old event that it sends later can bring a destroyed key back.
+        If the site has not ended, an old event of the site can bring a destroyed key back later.
 
         Args:
-            distributed_system_id: The id of that site.
+            distributed_system_id: The id of the site.
 
         Returns:
-            The senders of that site that were forgotten.
+            The forgotten senders of the site.
 
         Raises:
-            NotFoundError: This member has heard of no sender of that site.
+            NotFoundError: This member knows no sender of the site.
         """
         return self._core.tombstones.sources.forget(distributed_system_id)
 
     def repair_clock(self, regions: Any = (), *, dry_run: bool = False, timeout: float = 60.0) -> dict[str, Any]:
-        """Repairs stamps that a clock which was ahead has made. Call it after the clock was put right.
+        """Repairs stamps made by a clock that was ahead. Call the method after the clock was corrected.
 
-        Every stamp that is more than 300 s ahead of this member's clock is replaced by the present time, and the change
-        is sent again. This concerns entries of the regions, and events in the queues of all senders, parked ones
-        included. Other changes go on meanwhile. The repair may be repeated. After a crash it must be repeated.
+        Every stamp more than 300 s ahead of this member's clock is replaced by the present time, and the change is sent
+        again. The repair includes entries of the regions, and events in the queues of all senders, also parked events.
+        Other changes go on meanwhile. The repair may be repeated. After a crash the repair must be repeated.
 
         Args:
             regions: The names of the regions to repair. Empty: all regions.
-            dry_run: Only count what would be changed.
-            timeout: How many more seconds to wait for events that are on their way when all else is done.
+            dry_run: Only count the entries and events to change.
+            timeout: How many more seconds to wait for events in flight when all else is done.
 
         Returns:
-            The numbers of entries and events that were stamped anew. "left" counts the events that were still on their
-                way in the end.
+            The numbers of entries and events with a new stamp. "left" counts the events that were still in flight in
+                the end.
 
         Raises:
             IllegalStateError: Another repair runs, or the member does not use its own clock.
@@ -472,42 +474,43 @@ class Cache(Described):
         *_, report = self._core.repairs.steps(regions, dry_run=dry_run, timeout=timeout)
         return report.to_dict()
 
-    # The end
+    # End
 
     @property
     def shutdown_requested(self) -> threading.Event:
-        """An event that is set when somebody asks the member to end. The program that runs the member waits for it, and
-        then calls `close`."""
+        """An event, set by a request to end the member. The program of the member waits for the event, and then calls
+        `close`."""
         return self._core.shutdown_requested
 
     def request_shutdown(self, maximum_shutdown_wait_time: float | None = None) -> None:
-        """Asks the program that runs the member to close it, by setting `shutdown_requested`.
+        """Asks the program of the member to close the member, by setting `shutdown_requested`.
 
-        A second request ends the waiting of a `close` that waits for other members, or for queues to become empty.
+        A second request ends the waiting of a `close` for other members, or for queues to become empty.
 
         Args:
-            maximum_shutdown_wait_time: Replaces the value that the cache was created with. None: that value stays.
+            maximum_shutdown_wait_time: Replaces the value given to the constructor. None: the value stays.
         """
         self._core.request_shutdown(maximum_shutdown_wait_time)
 
     def close(self, maximum_shutdown_wait_time: float | None = None) -> None:
         """Ends the member in an order that loses no acknowledged event.
 
-        First other members take over what they lack of the regions that the site shares, for `handover_time` at most.
-        The log says which entries are lost if they did not. Then the member takes no change any more, and waits for its
-        running senders to empty their queues. After that it ends senders, receiver, regions and disk stores. Events
-        that queues without persistence still hold are lost then; the log says how many, for each of them. When `close`
-        returns, nothing writes to the disk any more. Calling it again is no error. In a forked child it does nothing,
-        because the member belongs to the parent process.
+        First other members take over the buckets of shared regions whose only whole replica is in this member, for
+        `handover_time` at most. If they did not, the log names the lost entries. Then the member accepts no change any
+        more, and waits until its running senders have emptied their queues. Afterwards the member ends senders,
+        receiver, regions and disk stores. Events that are still in queues without persistence are lost then; the log
+        gives the number of lost events of each queue. When `close` returns, no thread writes to the disk any more. A
+        repeated call is no error. In a forked child the call has no effect, because the member belongs to the parent
+        process.
 
         Args:
-            maximum_shutdown_wait_time: How many seconds to wait for the queues. 0: do not wait. -1: wait until they are
-                empty. None: the value that the cache was created with. A second `close` or `request_shutdown` ends the
+            maximum_shutdown_wait_time: How many seconds to wait for the queues. 0: no wait. -1: wait until the queues
+                are empty. None: the value given to the constructor. A second `close` or `request_shutdown` ends the
                 waiting, for other members too.
 
         Raises:
-            DiskError: The logs of some disk stores did not end in time. Those stores stay locked until they have ended.
-                Calling `close` again waits for them again.
+            DiskError: The logs of some disk stores did not end in time. Those stores stay locked until their logs have
+                ended. Another `close` waits again.
             ConfigurationError: The argument is no number of seconds.
         """
         self._core.close(maximum_shutdown_wait_time)

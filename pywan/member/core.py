@@ -1,4 +1,5 @@
-"""Owns the life of a member. Puts its parts together as the caller, the cache.xml and the cluster configuration say."""
+"""Owns a member from start to end. Assembles the parts of the member by the arguments, the cache.xml and the cluster
+configuration."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, P
 from pywan.gateway.receiver import GatewayReceiver
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
-from pywan.member.handover import LostCopies, lost_copies_text, still_needed_text
+from pywan.member.handover import LostReplicas, lost_replicas_text, still_needed_text
 from pywan.member.housekeeper import Housekeeper
 from pywan.member.management import ManagementService
 from pywan.member.memory import MemoryWatch
@@ -68,13 +69,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pywan.cache")
 
-HANDOVER_LOOK_S = 1.0  # So often `hand_over` says how far it is.
-DRAIN_LOOK_S = 0.01  # The time between two looks at queues that are to become empty.
+HANDOVER_LOOK_S = 1.0  # Interval of the progress reports of `hand_over`.
+DRAIN_LOOK_S = 0.01  # Interval of the checks whether queues are empty.
 
 
 class MemberCore:
-    """A member at work: the core of a `Cache`. It lives from `start` to `close`. The cache calls `close` also if
-    `start` fails."""
+    """A member at work: the core of a `Cache`, from `start` to `close`. The cache calls `close` also if `start`
+    fails."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class MemberCore:
             )
         self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {name!r}: maximum_shutdown_wait_time")
         self._handover_s = to_wait_time(handover_time, f"cache {name!r}: handover_time")
-        # None: what follows from the site's `member-timeout`.
+        # None: derived from the site's `member-timeout`.
         self._call_timeout_s = to_call_timeout(call_timeout, f"cache {name!r}: call_timeout")
         self._backlog_bytes = to_int(maximum_backlog_memory, "maximum_backlog_memory", 1, 1 << 20) << 20
         tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
@@ -128,10 +129,10 @@ class MemberCore:
         self.memory = self._limit_memory()
         self._bind_address, self._join_timeout = bind_address, join_timeout
         self.shutdown_requested = threading.Event()
-        self._waits_no_longer = threading.Event()  # Set when somebody asks a second time that the member ends.
-        self._close_lock = threading.Lock()  # One `close` runs at a time. A second one waits for the first.
+        self._waits_no_longer = threading.Event()  # Set by a second request to end the member.
+        self._close_lock = threading.Lock()  # One `close` runs at a time. A second `close` waits for the first.
         self._closing_thread: int | None = None
-        self._is_ended = False  # Whether `close` is done, disk stores included.
+        self._is_ended = False  # True after `close`, disk stores included.
         self._is_ready = False
         self._started_at = time.time()
         self.folder = MemberFolder(dir, name)
@@ -143,7 +144,7 @@ class MemberCore:
         self.senders = Senders(self.state, self.folder, self.stores, self.regions, senders)
         self.receiving = Receiving(self.state, self.regions, bind_address)
         self.management = ManagementService(self)
-        # `start` sets these.
+        # `start` sets the following fields.
         self.stages: RowStages | None = None
         self._server: ControlServer | None = None
         self.agent: Agent | None = None
@@ -151,7 +152,7 @@ class MemberCore:
         self.parked: ParkedRounds | None = None
         self.housekeeper: Housekeeper | None = None
 
-    # The start
+    # Start
 
     def start(
         self,
@@ -161,8 +162,8 @@ class MemberCore:
         hostname_for_clients: str | None,
         cache_xml_file: str | PathLike[str] | None,
     ) -> None:
-        """Returns when the member has joined its site and has created what the cache.xml and the site's configuration
-        say."""
+        """Returns when the member has joined the site and has created the objects of the cache.xml and the site's
+        configuration."""
         configuration = None
         if cache_xml_file is not None:
             from pywan.config.cache_xml import parse
@@ -186,8 +187,7 @@ class MemberCore:
         )
         if configuration is not None:
             self._apply_xml(configuration)
-        # The receiver comes last, because other sites send at once, and events of a region that does not exist yet
-        # would be parked.
+        # The receiver comes last, because other sites send at once, and an event of a missing region would be parked.
         things = state.membership.cluster_configuration
         is_receiver = [isinstance(thing, dict) and thing.get("kind") == "gateway-receiver" for thing in things]
         apply = self.management.apply_configuration
@@ -212,7 +212,7 @@ class MemberCore:
         self._is_ready = True
 
     def _limit_memory(self, configuration: CacheConfiguration | None = None) -> MemoryWatch:
-        """Makes the limit of the member's memory. What the cache.xml says holds where the caller said nothing."""
+        """Makes the limit of the member's memory. A value of the cache.xml is used if the argument is missing."""
         maximum: Any
         critical: Any
         eviction: Any
@@ -227,7 +227,7 @@ class MemberCore:
 
     def _join(self, locators: str, port: int, hostname: str | None) -> None:
         """Opens the member's port, and joins the site."""
-        # A member without a site does not load what it would share regions by.
+        # A member without a site does not load the modules for shared regions.
         from pywan.member.sender_roles import SenderRoles
         from pywan.member.sharing import SharedRegions
         from pywan.protocol import between_members
@@ -243,7 +243,7 @@ class MemberCore:
             needed=needed_at_member,
             other_protocols={
                 b"PWD1": self._serve_rows,
-                between_members.LANE: self._serve_lane,
+                between_members.REPLICATION: self._serve_repl_link,
                 between_members.CALLS: self._serve_calls,
             },
         )
@@ -322,7 +322,7 @@ class MemberCore:
             raise CacheXmlError(f"{configuration.where(kind, name)}: {error}") from error
 
     def _apply_xml(self, configuration: Any) -> None:
-        """Creates everything that the cache.xml names, except the receiver."""
+        """Creates all objects of the cache.xml except the receiver."""
         making = functools.partial(self._make_from_xml, configuration)
         if configuration.conflict_resolver is not None:
             making("conflict-resolver", "", lambda: self.regions.set_resolver(configuration.conflict_resolver))
@@ -354,8 +354,8 @@ class MemberCore:
 
     @property
     def folders(self) -> list[Path]:
-        """The folders in which what comes over the network may have files: its own, and those that hold its disk
-        stores."""
+        """The folders in which requests over the network may have files: the member's folder, and the folders with the
+        member's disk stores."""
         stores = (each.parent for store in self.stores.all().values() for each in store.directories)
         return list(dict.fromkeys((Path(os.path.abspath(self.folder.path)), *stores)))
 
@@ -391,8 +391,8 @@ class MemberCore:
         }
 
     def _volatile_entries(self) -> dict[str, int]:
-        """Returns how many entries each region without persistence has here, and copies of other members do not count.
-        Regions without any are left out."""
+        """Returns the number of entries in this member of every region without persistence. In shared regions, only
+        entries of led buckets are counted. Empty regions are left out."""
         counts = {
             region.name: region.entries_here if region.route is None else self._led_entries(region)
             for region in self.regions.all()
@@ -407,7 +407,7 @@ class MemberCore:
     # Requests
 
     def _handle(self, request: dict[str, Any], peer: tuple[Any, ...]) -> Any:
-        """Answers a request that came to the member's port."""
+        """Answers a request to the member's port."""
         if request.get("op") == "adopt-buckets" and self.sharing is not None:
             return self.sharing.answer(request)
         if request.get("op") == "owns-opening" and self.sharing is not None:
@@ -430,21 +430,21 @@ class MemberCore:
         return self.management.handle(request, peer)
 
     def _answer_about_events(self, sharing: SharedRegions, request: dict[str, Any]) -> dict[str, Any]:
-        """Answers a member that lacks queued events, or compares parked ones."""
+        """Answers a member with a gap in a queue, or a member that compares parked events."""
         if request["op"] == OLDER_EVENTS:
             return sharing.answer_older(request, self.senders.queue_of)
         return {} if self.parked is None else self.parked.sharing.answer(request)
 
     def _take_tables(self, tables: Tables) -> None:
-        """Takes what the coordinator has decided. Regions that were destroyed everywhere go here too."""
+        """Adopts new cluster metadata. Regions destroyed by the site are destroyed here too."""
         if self.sharing is None:
             return
         for region in self.sharing.take(tables):
             start_thread(f"region {region.name} is destroyed", f"destroy {region.name}", self._destroy_here, region)
 
-    def _take_lease(self, until_us: int, heard_us: int) -> None:
+    def _take_lease(self, until_us: int, received_us: int) -> None:
         if self.sharing is not None:
-            self.sharing.take_lease(until_us, heard_us)
+            self.sharing.take_lease(until_us, received_us)
 
     def _reached(self) -> list[Incarnation]:
         return self.sharing.reached() if self.sharing is not None else []
@@ -457,13 +457,13 @@ class MemberCore:
             self.sharing.take_new_incarnation(me)
 
     def _destroy_here(self, region: MemberRegion) -> None:
-        with contextlib.suppress(PywanError), self.state.lock:  # It is gone already, or the member ends.
-            if self.regions.find(region.name) is region:  # It may have been made again meanwhile.
+        with contextlib.suppress(PywanError), self.state.lock:  # The region is removed already, or the member ends.
+            if self.regions.find(region.name) is region:  # A new region may have the name now.
                 self.regions.destroy(region.name)
 
-    def _serve_lane(self, connection: Any, first: bytes) -> None:
+    def _serve_repl_link(self, connection: Any, first: bytes) -> None:
         if self.sharing is not None:
-            self.sharing.serve_lane(connection, first)
+            self.sharing.serve_repl_link(connection, first)
 
     def _serve_calls(self, connection: Any, first: bytes) -> None:
         if self.sharing is not None:
@@ -473,7 +473,7 @@ class MemberCore:
         if self.stages is not None:
             self.stages.serve(connection, first)
 
-    # The end
+    # End
 
     @property
     def maximum_shutdown_wait_time(self) -> float:
@@ -485,12 +485,12 @@ class MemberCore:
 
     @property
     def call_timeout(self) -> float | None:
-        """For how many seconds a call about a region of several members is tried. None: the member has not joined its
-        site, and its `call-timeout` says nothing."""
+        """The timeout in seconds of a call about a region of several members. None: the member has not joined its site,
+        and has no `call-timeout` of its own."""
         return self._call_timeout_s if self.sharing is None else self.sharing.call_timeout_s
 
     def set_call_timeout(self, call_timeout: float | None) -> None:
-        """Calls that are under way, and later ones, are tried for so many seconds. None: as `member-timeout` says."""
+        """Sets the timeout of calls under way and of later calls. None: as `member-timeout` says."""
         self._call_timeout_s = to_call_timeout(call_timeout, f"cache {self.name!r}: call_timeout")
         if self.sharing is not None:
             self.sharing.set_call_timeout(self._call_timeout_s)
@@ -506,7 +506,8 @@ class MemberCore:
         self.shutdown_requested.set()
 
     def give_up(self, why: str) -> None:
-        """Ends the member, as a part of it cannot go on: others take over what only it has. It returns at once."""
+        """Ends the member because one part cannot go on. Other members take over its last replicas. The method returns
+        at once."""
         log.critical("member %s ends: %s; start it again, and report that", self.name, why)
         start_thread(f"member {self.name} does not end", f"{self.name}-end", self.close, None)
 
@@ -516,17 +517,17 @@ class MemberCore:
         if self.agent is not None:
             self.agent.hurry()
 
-    def hand_over(self, wait_s: float | None) -> Iterator[StillNeeded | LostCopies]:
-        """Hands over to other members what needs this one, for at most `wait_s` seconds (None: its handover-time), as a
-        stop does. The member works as before.
+    def hand_over(self, wait_s: float | None) -> Iterator[StillNeeded | LostReplicas]:
+        """Hands over to other members the buckets that still need this member, for at most `wait_s` seconds (None: the
+        member's handover-time), as a stop does. The member works as before.
 
-        Yields what it is still needed for, about once a second, and last what would be lost by its end now. If that is
-        lost because the time was not enough (`LostCopies.is_late`), the member stays.
+        Yields the remaining handover work about once a second, and finally the entries that the end of the member would
+        lose now. If entries would be lost because the time was too short (`LostReplicas.is_late`), the member stays.
         """
         limit_s = self._handover_s if wait_s is None else wait_s
         deadline = time.monotonic() + limit_s
         if self.agent is None or self.sharing is None:
-            yield LostCopies()
+            yield LostReplicas()
             return
         may_end = False
         try:
@@ -537,15 +538,15 @@ class MemberCore:
                     break
                 yield self.agent.still_needed
             self._hand_over_parked(deadline)
-            lost = self.sharing.last_copies(handover.lost)
+            lost = self.sharing.last_replicas(handover.lost)
             may_end = handover.is_done or not lost or self.shutdown_requested.is_set()
-            yield LostCopies(lost, is_late=not may_end)
+            yield LostReplicas(lost, is_late=not may_end)
         finally:
             if not may_end:
                 self.agent.stay()
 
     def _hand_over_parked(self, deadline: float) -> None:
-        """Others lead the buckets now: they get the parked events that they lack."""
+        """Gives parked events to the new leaders of the buckets."""
         if self.parked is not None:
             self.parked.hand_over(deadline)
 
@@ -557,7 +558,7 @@ class MemberCore:
         check_no_callback(f"cache {self.name!r}")
         if self.state.closed.is_set():
             self._wait_no_longer()
-        if self._closing_thread == threading.get_ident():  # A signal handler of the thread that closes calls again.
+        if self._closing_thread == threading.get_ident():  # A signal handler of the closing thread calls again.
             return
         with self._close_lock:
             if self._is_ended:
@@ -573,7 +574,7 @@ class MemberCore:
 
     def _close_all(self, wait_s: float) -> None:
         """Ends the member for the first time. See `Cache.close` for the order."""
-        with self.state.lock:  # A region or sender that is being created is complete then, and is closed with the rest.
+        with self.state.lock:  # A region or sender in creation is complete then, and is closed with the rest.
             self.state.closed.set()
         self.state.bell.ring()
         self.shutdown_requested.set()
@@ -582,7 +583,7 @@ class MemberCore:
             if self.stages is not None:
                 self.stages.stop()
             regions = self.regions.all()
-            for region in regions:  # Another member takes over the buckets of a shared region; until then it serves.
+            for region in regions:  # A shared region serves until another member takes over the buckets.
                 if region.route is None:
                     region.close()
             if self.agent is not None:
@@ -594,7 +595,8 @@ class MemberCore:
             self._end()
 
     def _leave_site(self, agent: Agent) -> None:
-        """Leaves the site when others have taken over, or when the time for that is over. What is lost is logged."""
+        """Leaves the site when other members have taken over, or when the time for the handover is over. Losses are
+        logged."""
         limit_s = 0.0 if self._waits_no_longer.is_set() else self._handover_s
         deadline = time.monotonic() + limit_s
 
@@ -609,7 +611,7 @@ class MemberCore:
         )
 
     def _say_lost(self, handover: Handover, limit_s: float) -> None:
-        lost = {} if self.sharing is None else self.sharing.last_copies(handover.lost)
+        lost = {} if self.sharing is None else self.sharing.last_replicas(handover.lost)
         if not lost:
             return
         if handover.is_done:
@@ -618,10 +620,10 @@ class MemberCore:
             why = "it does not wait until others have taken over, and what they lack is lost"
         else:
             why = f"others have not taken over in {limit_s:g} s (handover-time), and what they lack is lost"
-        log.warning("cache %s: %s: %s", self.name, why, lost_copies_text(lost))
+        log.warning("cache %s: %s: %s", self.name, why, lost_replicas_text(lost))
 
     def _drain(self, wait_s: float) -> None:
-        """Returns when no sender or queue has anything left that it can let go, or after `wait_s` seconds."""
+        """Returns when no sender or queue has an event left that can leave, or after `wait_s` seconds."""
         senders = [sender for sender in self.senders.cores() if sender.is_draining]
         if not senders or not wait_s:
             return
@@ -653,15 +655,15 @@ class MemberCore:
         if self._server is not None:
             self._server.stop()
         self.guard.stop()
-        # The regions are closed already, unless something above raised. They are closed before the senders, because a
-        # change that is accepted is also queued.
+        # The regions are closed already, unless an earlier step raised. Regions are closed before the senders, because
+        # every accepted change is also queued.
         for region in self.regions.all():
             region.close()
         for sender in self.senders.cores():
             try:
                 sender.close()
             except PywanError as error:
-                log.error("%s", error)  # The other parts are ended all the same.
+                log.error("%s", error)  # The remaining parts are ended nevertheless.
         self._warn_of_loss()
         if self.housekeeper is not None:
             self.housekeeper.join(10.0)

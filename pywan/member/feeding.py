@@ -1,5 +1,5 @@
-"""Owns which member sends the events of each bucket that several members hold: it tells the queues of this member which
-of their streams it sends (docs/decisions/0087, 0092)."""
+"""Owns the choice of the dispatching member for each bucket of shared regions, and tells the choice to the queues of
+this member (docs/decisions/0087, 0092)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pywan.member.older_events import Lack
 
 
 class Sender(Protocol):
-    """What it needs of a SenderCore."""
+    """The required parts of a SenderCore."""
 
     @property
     def id(self) -> str: ...
@@ -19,11 +19,11 @@ class Sender(Protocol):
     def queue(self) -> Any: ...
     @property
     def attributes(self) -> Any: ...
-    def note_elsewhere(self, runs: bool) -> bool: ...
+    def note_runs_on_others(self, runs: bool) -> bool: ...
 
 
 def running(members: Iterable[MemberProfile]) -> dict[str, set[Incarnation]]:
-    """Returns the members on which each sender runs, by the sender's id."""
+    """Returns the members that run a sender, by the sender's id."""
     found: dict[str, set[Incarnation]] = {}
     for member in members:
         for region, weight in member.hosting:
@@ -35,8 +35,8 @@ def running(members: Iterable[MemberProfile]) -> dict[str, set[Incarnation]]:
 def members_without(
     sender: str, region: str, members: Iterable[MemberProfile], buckets: Iterable[Bucket]
 ) -> dict[str, int]:
-    """Returns the members that store a region and do not have a sender which it names, and how many of its buckets each
-    one leads: their events are queued nowhere for that sender."""
+    """Returns the members that store a region without one of the region's senders, with the number of led buckets.
+    Events of these buckets enter no queue of the sender."""
     without = {}
     for member in members:
         hosting = dict(member.hosting)
@@ -49,16 +49,17 @@ def members_without(
 
 
 def sender_of(bucket: Bucket, primary: Incarnation | None, runs: Collection[Incarnation]) -> Incarnation | None:
-    """Returns which member sends the events of a bucket for a serial sender: its primary if that holds them, otherwise
-    the bucket's primary, or another holder where the sender runs. None: it runs at no holder.
+    """Returns the member that sends the events of a bucket for a serial sender. The result is the first in-sync member
+    that runs the sender, in this order: primary of the sender, primary of the bucket, remaining members. None: no
+    in-sync member runs the sender.
 
     Args:
-        bucket: Who holds the events.
+        bucket: The bucket with its in-sync replicas.
         primary: The primary of the sender.
-        runs: The members on which the sender runs.
+        runs: The members that run the sender.
     """
     first = (primary, bucket.primary)
-    return next((each for each in (*first, *sorted(bucket.in_sync)) if each in runs and each in bucket.in_sync), None)
+    return next((each for each in (*first, *sorted(bucket.isr)) if each in runs and each in bucket.isr), None)
 
 
 class Feeding:
@@ -67,14 +68,15 @@ class Feeding:
     def __init__(
         self, primary: Callable[[str], Incarnation | None], lacks: Callable[[str, Sender], object] = lambda *_: None
     ) -> None:
-        """`primary`: returns the primary of a serial sender, by its id. `lacks`: called with a region and a sender of
-        this member whose queue lacks events of it that other members have; it returns at once."""
+        """`primary`: returns the primary of a serial sender, by id. `lacks`: called with a region and a sender of this
+        member whose queue has a gap, if other members have the events; the function returns at once."""
         self._primary, self._lacks = primary, lacks
-        self._senders: dict[str, dict[str, Sender]] = {}  # By region and id: those that take its events.
+        self._senders: dict[str, dict[str, Sender]] = {}  # By region and id: the senders of the region.
         self._runs: dict[str, set[Incarnation]] = {}  # By id.
 
     def fed(self, region: str, senders: Iterable[Sender]) -> None:
-        """These senders take the region's events from now on. `see` follows, for all its buckets."""
+        """The given senders receive the region's events from now on. The caller then calls `see` for all buckets of the
+        region."""
         self._senders[region] = {each.id: each for each in senders}
         self._set_runners(self._senders[region])
 
@@ -82,7 +84,7 @@ class Feeding:
         self._senders.pop(region, None)
 
     def see_members(self, members: Iterable[MemberProfile]) -> set[str]:
-        """Takes the members of the view. Returns the ids of the senders that run on other ones than before."""
+        """Adopts the members of the view. Returns the ids of the senders with other running members than before."""
         before, self._runs = self._runs, running(members)
         ids = before.keys() | self._runs.keys()
         moved = {id for id in ids if before.get(id) != self._runs.get(id)}
@@ -91,40 +93,41 @@ class Feeding:
         return moved
 
     def _set_runners(self, senders: Mapping[str, Sender]) -> None:
-        """Only members on which a sender runs can say that events have left its queue."""
+        """Tells each queue which members run the sender. Only these members can announce removals from the queue."""
         for id, sender in senders.items():
             sender.queue.set_runners([each.member_id for each in self._runs.get(id, ())])
 
-    def note_elsewhere(self, ids: Collection[str], me: Incarnation) -> list[Sender]:
-        """Tells serial senders of this member whether they run on another one. Returns those for which that means that
-        they take events now, or do not any more."""
+    def note_runs_on_others(self, ids: Collection[str], me: Incarnation) -> list[Sender]:
+        """Tells serial senders of this member whether another member runs the same sender. Returns the senders that now
+        begin or stop to receive events."""
         found = {each.id: each for senders in self._senders.values() for each in senders.values() if each.id in ids}
         return [
             each
             for each in found.values()
-            if not each.attributes.parallel and each.note_elsewhere(bool(self._runs.get(each.id, set()) - {me}))
+            if not each.attributes.parallel and each.note_runs_on_others(bool(self._runs.get(each.id, set()) - {me}))
         ]
 
     def regions_of(self, ids: Collection[str]) -> set[str]:
-        """Returns the regions that feed one of these senders."""
+        """Returns the regions with one or more of the given senders."""
         return {region for region, senders in self._senders.items() if senders.keys() & ids}
 
     def see(self, me: Incarnation, decided: Mapping[str, Mapping[int, Bucket | None]]) -> None:
-        """Tells the queues of shared regions which of these buckets this member sends, by region. Each queue hears of
-        all of them at once, so that what one thread put into several begins to leave together."""
+        """Tells the queues of shared regions, by region, whether this member sends the events of the given buckets. A
+        queue gets all buckets in one call, so that events put by one thread into several buckets begin to leave
+        together."""
         queues: dict[str, Any] = {}
         leads: dict[tuple[str, bool], list[int]] = {}
         for region, buckets in decided.items():
             for id, sender in self._senders.get(region, {}).items():
                 first = sender.queue.run_of(region)
-                if first is None:  # The sender was attached a moment ago, and `fed` follows.
+                if first is None:  # The sender was attached a moment ago, and a call of `fed` follows.
                     continue
                 queues[id] = sender.queue
                 for number, bucket in buckets.items():
                     sends = bucket is not None and self._sends(sender, bucket, me)
                     leads.setdefault((id, sends), []).append(first + number)
         for (id, sends), partitions in leads.items():
-            queues[id].lead(partitions, sends)  # Those that lack events do not lead.
+            queues[id].lead(partitions, sends)  # Buckets with a gap do not lead.
         for region, buckets in decided.items():
             for id, sender in self._senders.get(region, {}).items():
                 if id in queues and self.lacking(region, id, sender.queue, buckets):
@@ -136,7 +139,7 @@ class Feeding:
         return sender_of(bucket, self._primary(sender.id), self._runs.get(sender.id, set())) == me
 
     def lacking(self, region: str, id: str, queue: Any, decided: Mapping[int, Bucket | None]) -> list[Lack]:
-        """Returns of which of these buckets the queue of a sender lacks events: of none if the sender has another one
+        """Returns the gaps of a sender's queue in the given buckets. Empty: no gap, or the sender has another queue
         now."""
         sender = self._senders.get(region, {}).get(id)
         first = None if sender is None or sender.queue is not queue else queue.run_of(region)
@@ -149,9 +152,9 @@ class Feeding:
             if bucket is not None and through[number] != 0
         ]
 
-    def kept_elsewhere(self, id: str, me: Incarnation, decided: Callable[[str], Mapping[int, Bucket]]) -> int:
-        """Returns how many events of a sender's queue another member has too. `decided`: returns the decisions about
-        the buckets of a region."""
+    def kept_by_others(self, id: str, me: Incarnation, decided: Callable[[str], Mapping[int, Bucket]]) -> int:
+        """Returns how many events of a sender's queue are at a second member too. `decided`: returns the metadata
+        records of a region's buckets."""
         kept = 0
         for region, senders in self._senders.items():
             sender = senders.get(id)
@@ -160,5 +163,5 @@ class Feeding:
             if sender is None or first is None or not buckets:
                 continue
             counts = sender.queue.run_events(first, max(buckets) + 1)
-            kept += sum(counts[number] for number, bucket in buckets.items() if set(bucket.in_sync) - {me})
+            kept += sum(counts[number] for number, bucket in buckets.items() if set(bucket.isr) - {me})
         return kept

@@ -1,4 +1,4 @@
-"""Owns the words about what a member that stops hands over to others, and what is lost with it."""
+"""Owns the texts about the handover of a stopping member to other members, and about losses."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class LostCopies:
-    """By region: of how many buckets a member has the last whole copy, and how many entries these have. Empty buckets
-    do not count."""
+class LostReplicas:
+    """By region: the number of buckets with their last whole replica in a member, and the number of entries in these
+    buckets. Empty buckets are left out."""
 
     regions: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    is_late: bool = False  # Other members could take them, and had too little time.
+    is_late: bool = False  # The time was too short for other members to take the replicas.
 
 
-def lost_copies_text(regions: Mapping[str, tuple[int, int]]) -> str:
+def lost_replicas_text(regions: Mapping[str, tuple[int, int]]) -> str:
     return ", ".join(
         f"region {name}: {entries:,} entries in {buckets} buckets"
         for name, (buckets, entries) in sorted(regions.items())
@@ -28,7 +28,7 @@ def lost_copies_text(regions: Mapping[str, tuple[int, int]]) -> str:
 
 
 def still_needed_text(needed: StillNeeded) -> str:
-    """Says, behind a member's name, what it waits for."""
+    """Returns the text, to follow a member's name, about the pending handover."""
     buckets = ", ".join(
         f"{count} buckets of region {region} are still to be handed over{f' to {to}' if to else ''}"
         for region, count, to in needed.buckets
@@ -39,12 +39,12 @@ def still_needed_text(needed: StillNeeded) -> str:
 
 
 def volatile_events_of(states: Iterable[Mapping[str, Any]], time_out: float | None) -> dict[str, Any]:
-    """Returns, by member, the events in queues without persistence that are lost by the end of all members.
+    """Returns by member the events in queues without persistence that the end of all members would lose.
 
     Args:
-        states: What each member says of itself.
-        time_out: How long each is let wait for its queues. None: as long as it is set to. One that waits until its
-            queues are empty loses nothing.
+        states: The reported state of every member.
+        time_out: How long every member waits for its queues. None: the member's own setting. A member with an unlimited
+            wait for empty queues loses no event.
     """
     return {
         state["member"]: state["volatile_events"]
@@ -54,7 +54,7 @@ def volatile_events_of(states: Iterable[Mapping[str, Any]], time_out: float | No
 
 
 def volatile_entries_of(states: Iterable[Mapping[str, Any]]) -> Counter[str]:
-    """Returns, by region, the entries without persistence that members have together."""
+    """Returns by region the sum of the members' entries without persistence."""
     entries = Counter[str]()
     for state in states:
         entries.update(state["volatile_entries"])

@@ -1,5 +1,5 @@
-"""Owns the thread that looks after a member: its tombstones, its logs, its clock, the senders of its regions, rows that
-nobody came for, and the memory that was freed."""
+"""Owns the thread for the periodic checks of a member: tombstones, logs, clock, senders of regions, abandoned rows, and
+freed memory."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pywan.member.tombstones import Tombstones
 log = logging.getLogger("pywan.cache")
 
 HOUSEKEEPING_S = 5.0
-DISK_LOOK_S = 0.2  # The time until the next look at tombstones that wait for a disk.
-TROUBLE_S = 60.0  # The time after which the same trouble of a log or the clock is logged again.
-TRIM_BYTES = 16 << 20  # When regions and logs have freed so many bytes, the process gives them back to the system.
+DISK_LOOK_S = 0.2  # Interval while tombstones wait for a disk.
+TROUBLE_S = 60.0  # Time until the same trouble of a log or the clock is logged again.
+TRIM_BYTES = 16 << 20  # After this many bytes freed by regions and logs, the process gives memory back.
 
 
 class Housekeeper:
-    """The thread. It runs from `start` until the member is closed and its bell is rung."""
+    """The thread. The thread runs from `start` until the member is closed and its bell is rung."""
 
     def __init__(
         self,
@@ -38,35 +38,35 @@ class Housekeeper:
         stages: RowStages,
         say_other_senders: Callable[[float], object],
     ) -> None:
-        """`say_other_senders`: logs where members have given a region different senders, for long enough."""
+        """`say_other_senders`: logs regions whose senders differ between members for too long."""
         self._stages, self._say_other_senders = stages, say_other_senders
         self._state, self._regions, self._senders, self._tombstones = state, regions, senders, tombstones
         self._thread: threading.Thread | None = None
-        # Used by the thread only. For each log and for the clock: what is wrong with it, and when that was logged.
+        # Used by the thread only. By log or clock: the trouble, and the time of its last log line.
         self._troubles: dict[str, tuple[str, float]] = {}
 
     def start(self, gives_up: Callable[[str], object]) -> None:
-        """Starts the thread. IllegalStateError if the system has none. `gives_up`: called with the reason if it cannot
-        go on."""
+        """Starts the thread. IllegalStateError: the system has no thread. `gives_up`: called with the reason if the
+        thread cannot go on."""
         name = self._state.name
         self._thread = start_essential(
             f"member {name} cannot start", f"{name}-housekeeping", self._keep_house, gives_up=gives_up
         )
 
     def join(self, timeout: float) -> None:
-        """Waits for the thread to end, then saves the floors that other sites told."""
+        """Waits for the end of the thread, then saves the tombstone watermarks of other sites."""
         if self._thread is not None:
             self._thread.join(timeout)
             self._tombstones.sources.save()
 
     def _keep_house(self) -> None:
-        """Looks after the member every few seconds, or when the bell rings."""
-        is_waiting = False  # Whether tombstones can go as soon as a disk has taken what was written.
+        """Checks the member every few seconds, and when the bell rings."""
+        is_waiting = False  # Whether tombstones can be dropped as soon as a disk has stored written data.
         while not self._state.closed.is_set():
             was_called = self._state.bell.wait(min(HOUSEKEEPING_S, DISK_LOOK_S) if is_waiting else HOUSEKEEPING_S)
             if self._state.closed.is_set():
                 return
-            # The bell counts destroyed keys, also those that came back since. A new count may be within the limit.
+            # The bell counts destroyed keys, including keys put again since. A new count may be within the limit.
             if was_called and not self._regions.watch_tombstones():
                 continue
             try:
@@ -84,22 +84,23 @@ class Housekeeper:
             _core.trim_memory(TRIM_BYTES)
 
     def _watch_log(self, what: str, reason: str | None) -> None:
-        """Logs why a log cannot be written: when the reason changes, and once a minute while it lasts."""
+        """Logs the reason why a log cannot be written: after a change of the reason, and once a minute while the reason
+        lasts."""
         if reason is None:
             if self._troubles.pop(what, None) is not None:
                 log.info("%s: its log is written again", what)
         elif self._is_due(what, reason):
             log.error(
                 "%s: its log is not written: %s; changes that are not written yet wait in memory, and new changes are"
-                " refused until the disk takes them (a full store takes what makes room: destroys, shorter values)",
+                " refused until the disk takes them (a full store accepts only destroys and shorter values)",
                 what,
                 reason,
             )
 
     def _watch_clock(self) -> None:
-        """Logs what is wrong with the clock: when it changes, and once a minute while it lasts."""
+        """Logs trouble of the clock: after a change of the trouble, and once a minute while the trouble lasts."""
         for stamp in self._tombstones.sources.clocks():
-            self._state.clock.hear(stamp)
+            self._state.clock.receive(stamp)
         trouble = clock_trouble(self._state.clock)
         if trouble is None:
             if self._troubles.pop("clock", None) is not None:
@@ -110,7 +111,7 @@ class Housekeeper:
             log.error("the clock of member %s: %s", self._state.name, trouble.text)
 
     def _is_due(self, what: str, reason: str) -> bool:
-        """Returns whether a trouble is to be logged now. The caller logs it then."""
+        """Returns whether a trouble is to be logged now. Then the caller logs the trouble."""
         said, at = self._troubles.get(what, (None, 0.0))
         if reason == said and time.monotonic() - at <= TROUBLE_S:
             return False

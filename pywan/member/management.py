@@ -1,8 +1,8 @@
-"""Owns what can be asked of a running member from outside: the operations behind the command line.
+"""Owns the requests to a running member from outside: the operations behind the command line.
 
 Requests arrive on the member's control port. A request's `op` is the command's name in gfsh ("create gateway-sender").
-Its other fields are the command's options in snake_case. `apply_configuration` makes what the site's cluster
-configuration says that members are to have.
+The remaining fields are the command's options in snake_case. `apply_configuration` makes the objects that the site's
+cluster configuration demands of members.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from pywan.member.answers import (
     sender_of,
     to_plain_value,
 )
-from pywan.member.handover import LostCopies, lost_copies_text, still_needed_text
+from pywan.member.handover import LostReplicas, lost_replicas_text, still_needed_text
 from pywan.member.queue_commands import QueueCommands
 from pywan.security.operations import means_all
 from pywan.transport.control import Reply
@@ -68,14 +68,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("pywan.management")
 
 MAX_SCAN_ENTRIES = 100_000
-MAX_SCAN_BYTES = 12 * 1024 * 1024  # The limit for one answer. A control message holds 16 MiB.
+MAX_SCAN_BYTES = 12 * 1024 * 1024  # Limit of one reply. A control message holds 16 MiB.
 PROGRESS_S = 1.0
 REPAIR_TIMEOUT_S = 60.0
 
 # Fields of a request that are not options of its command.
 _ENVELOPE = ("op",)
 
-# Options that name a thing.
+# Options that name an object.
 _NAMING = frozenset({"id", "name", "region", "async_event_queue_id"})
 
 STORES, REGIONS, SITE = "Disk stores", "Regions", "The site"
@@ -117,10 +117,10 @@ class ManagementService(QueueCommands):
     def handle(
         self, request: Mapping[str, Any], peer: Any = None
     ) -> dict[str, Any] | Generator[dict[str, Any], None, dict[str, Any]]:
-        """Carries out a request, and returns the reply's fields. It raises a PywanError that says why it cannot.
+        """Executes a request, and returns the reply's fields. Raises a PywanError with the reason of a failure.
 
-        For a long operation it returns a generator of progress reports, which returns the reply. `peer` is the address
-        of the other side; it is not used.
+        For a long operation, returns a generator of progress reports, and the generator returns the reply. `peer` is
+        the address of the other side, and is not used.
         """
         op = request.get("op")
         operation = self._operations.get(op) if isinstance(op, str) else None
@@ -165,10 +165,10 @@ class ManagementService(QueueCommands):
     # --- the cluster configuration ---
 
     def apply_configuration(self, things: Iterable[Any]) -> list[str]:
-        """Makes the things that do not exist yet, and changes none that does.
+        """Makes the missing objects, and changes no existing object.
 
-        A thing that the member's own cache.xml defines stays as the file says. A thing that cannot be made is logged,
-        and the others are made all the same. Returns the problems.
+        An object of the member's own cache.xml stays as the file says. An object that cannot be made is logged, and the
+        remaining objects are made nevertheless. Returns the problems.
         """
         problems = []
         for thing in things:
@@ -186,7 +186,8 @@ class ManagementService(QueueCommands):
         return problems
 
     def _make(self, thing: Any, what: str) -> str | None:
-        """Makes the thing. If it exists already, returns how it differs from what is wanted; None: it does not."""
+        """Makes the object. If the object exists already, returns its differences from the wanted attributes; None: no
+        difference."""
         if (
             not isinstance(thing, dict)
             or not isinstance(thing.get("name"), str)
@@ -219,7 +220,7 @@ class ManagementService(QueueCommands):
         return None
 
     def on_apply_configuration(self, things: Any) -> Answer:
-        """Does what a joining member does with the cluster configuration, on a running member."""
+        """Applies the cluster configuration to a running member, as a joining member does."""
         if not isinstance(things, list):
             raise ConfigurationError("apply configuration: things is a list")
         problems = self.apply_configuration(things)
@@ -311,7 +312,7 @@ class ManagementService(QueueCommands):
         }
 
     def _missing_queues(self, region: str) -> str:
-        """Returns a note about senders and queues that a region names and that the member does not have."""
+        """Returns a note about senders and queues that a region names and the member does not have."""
         named, has = self._region(region).attributes.queue_ids, {core.id for core in self._member.senders.cores()}
         missing = [id for id in named if id not in has]
         near = [f"{queue_words(id)}{near_queue(id, has)}" for id in missing]
@@ -355,9 +356,9 @@ class ManagementService(QueueCommands):
         state: dict[str, Any] = dict(core.tombstone_state)
         for name, value in core.listening_state().items():
             state[f"listeners_{name}"] = value
-        unheard = self._member.sharing.unheard(region.name) if self._member.sharing is not None else None
-        if unheard is not None:
-            state["listeners_unheard_buckets"] = unheard
+        unnotified = self._member.sharing.unnotified(region.name) if self._member.sharing is not None else None
+        if unnotified is not None:
+            state["listeners_unheard_buckets"] = unnotified
         state["forgotten_through"] = format_stamp(state["forgotten_through"]) if state["forgotten_through"] else ""
         attributes = to_plain(region.attributes)
         given = {
@@ -394,7 +395,7 @@ class ManagementService(QueueCommands):
 
     def on_remove(self, region: str, key: Any = None, all: Any = False) -> Answer:
         target = self._region(region)
-        values.to_bool(all, "all")  # It is refused by name what is neither yes nor no.
+        values.to_bool(all, "all")  # Refuses by name a value that is neither yes nor no.
         if means_all({"all": all}):
             if key is not None:
                 raise ConfigurationError(
@@ -408,7 +409,8 @@ class ManagementService(QueueCommands):
         return {"done": True, "count": 1}
 
     def on_scan_region(self, region: str, cursor: int = 0, limit: int = 10_000) -> Answer:
-        """Returns a run of entries, as `Region.scan` gives them, and the cursor for the next one (None at the end)."""
+        """Returns a run of entries, as `Region.scan` gives entries, and the cursor for the next run (None at the
+        end)."""
         target = self._member.regions.get(self._region(region).name)
         cursor = values.to_int(cursor, "scan region: cursor", 0)
         limit = values.to_int(limit, "scan region: limit", 1, MAX_SCAN_ENTRIES)
@@ -466,8 +468,8 @@ class ManagementService(QueueCommands):
         return {"status": f"GatewaySender {id} is started on member {self._member.name}"}
 
     def on_clean_gateway_sender(self, id: str) -> Answer:
-        """The first half of `start gateway-sender --clean-queues`, which all members are to have done before one of
-        them starts."""
+        """Executes the first half of `start gateway-sender --clean-queues`. All members must have done this half before
+        one of them starts."""
         sender_of(self._member, id)
         dropped = self._member.senders.clean(id)
         return {"status": f"GatewaySender {id} dropped {dropped} events on member {self._member.name}"}
@@ -629,7 +631,7 @@ class ManagementService(QueueCommands):
             "receivers": [_receiver_view(receiver)] if receiver is not None else [],
         }
 
-    # --- sites that are gone ---
+    # --- sites that have ended ---
 
     @command(
         GATEWAYS,
@@ -672,10 +674,11 @@ class ManagementService(QueueCommands):
         handover_time: Any = None,
         only_in_order: Any = False,
     ) -> Answer | Generator[dict[str, Any], None, None]:
-        """Asks the program that runs the cache to close it. A second request ends the waiting for members and queues.
+        """Asks the program of the cache to close the cache. A second request ends the waiting for members and queues.
 
-        The reply goes out first. It says what would be lost if the queues were not waited for. `only_in_order`: other
-        members take over first. If they do not in time, nothing is stopped, and the reply says what would be lost.
+        The reply goes out first, and names the events that would be lost without waiting for the queues.
+        `only_in_order`: other members take over first. If they do not in time, the member goes on, and the reply names
+        the entries that would be lost.
         """
         wait = self._member.maximum_shutdown_wait_time
         if maximum_shutdown_wait_time is not None:
@@ -685,27 +688,27 @@ class ManagementService(QueueCommands):
         if handover_time is not None:
             handover_s = values.to_wait_time(handover_time, "stop member: handover_time")
 
-        def stops(lost: LostCopies) -> Reply:
+        def stops(lost: LostReplicas) -> Reply:
             return Reply(
                 pid=os.getpid(),
                 volatile_events=self._member.senders.volatile_events(),
                 maximum_shutdown_wait_time=wait,
                 handover_time=self._member.handover_time if handover_time is None else handover_time,
-                lost_copies=lost_copies_text(lost.regions),
+                lost_copies=lost_replicas_text(lost.regions),
                 is_refused=lost.is_late,
                 after=None if lost.is_late else lambda: self._member.request_shutdown(wait, handover_time),
             )
 
         def in_order() -> Generator[dict[str, Any], None, None]:
             for state in self._member.hand_over(handover_s):
-                if isinstance(state, LostCopies):
+                if isinstance(state, LostReplicas):
                     yield stops(state)
                 else:
                     yield {"waits": still_needed_text(state)}
 
-        return in_order() if values.to_bool(only_in_order, "stop member: only_in_order") else stops(LostCopies())
+        return in_order() if values.to_bool(only_in_order, "stop member: only_in_order") else stops(LostReplicas())
 
-    # --- finding things ---
+    # --- look-up ---
 
     def _region(self, name: Any) -> Any:
         name = _region_name(name)
@@ -729,7 +732,7 @@ class ManagementService(QueueCommands):
 
 
 def _region_view(region: Any) -> dict[str, Any]:
-    """Returns what an answer tells about a region."""
+    """Returns the fields of an answer about a region."""
     return {
         "name": region.name,
         "type": region.type,
@@ -740,7 +743,7 @@ def _region_view(region: Any) -> dict[str, Any]:
 
 
 def _sender_view(sender: Any) -> dict[str, Any]:
-    """Returns what an answer tells about a sender."""
+    """Returns the fields of an answer about a sender."""
     return {
         "id": sender.id,
         "remote_distributed_system_id": sender.attributes.remote_distributed_system_id,
@@ -762,7 +765,7 @@ def _sender_view(sender: Any) -> dict[str, Any]:
 
 
 def _receiver_view(receiver: Any) -> dict[str, Any]:
-    """Returns what an answer tells about a receiver."""
+    """Returns the fields of an answer about a receiver."""
     senders = [str(name) for name in receiver.connected_senders]
     return {
         "running": bool(receiver.is_running),
@@ -779,7 +782,7 @@ def _region_name(name: Any) -> str:
 
 
 def _title(thing: Any) -> str:
-    """Returns the words for a thing of the cluster configuration in a message."""
+    """Returns the words for an object of the cluster configuration in a message."""
     if not isinstance(thing, dict):
         return quoted(thing)
     return printable(
@@ -788,8 +791,8 @@ def _title(thing: Any) -> str:
 
 
 def _parameters(operation: Any) -> tuple[list[str], list[str], bool]:
-    """Returns the options that an operation takes, those that it needs, and whether it takes others (attributes, which
-    config checks)."""
+    """Returns the options of an operation, its required options, and whether the operation takes any further options
+    (attributes, checked by config)."""
     code = operation.__func__.__code__
     names = list(code.co_varnames[1 : code.co_argcount])
     needed = names[: len(names) - len(operation.__func__.__defaults__ or ())]

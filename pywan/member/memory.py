@@ -1,5 +1,5 @@
-"""Owns the limit of a member's memory: what it is, how the process is measured against it, and what is said when the
-member is above it."""
+"""Owns the limit of a member's memory: the choice of the limit, the measurement of the process, and the log lines about
+a member above the limit."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from pywan.errors import ConfigurationError
 
 log = logging.getLogger("pywan.cache")
 
-MEMORY_SHARE = 0.8  # Of the machine or its cgroup, for a member that is told no maximum-memory.
-CRITICAL_PERCENT = 95.0  # Of maximum-memory: from there on changes that need memory are refused.
-EVICTION_PERCENT = 85.0  # From there on the log warns.
-CALM_PERCENT = 2.0  # The state ends so much below the point at which it begins.
+MEMORY_SHARE = 0.8  # Part of the machine or its cgroup, for a member without maximum-memory.
+CRITICAL_PERCENT = 95.0  # Part of maximum-memory: above, changes that need memory are refused.
+EVICTION_PERCENT = 85.0  # Part of maximum-memory: above, the log warns.
+CALM_PERCENT = 2.0  # A state ends this far below its beginning.
 MEMORY_MIN_MB = 32
-LOOK_S = 0.2  # So often the process is measured when it has more than half of its limit, or a machine is nearly full.
-REST_S = 1.0  # Otherwise.
-LEFT_MIN_BYTES = 256 << 20  # With less memory left on the machine, or a twentieth of it, no more is taken.
-SAID_AGAIN_S = 60.0  # A state that comes and goes is logged so often at most.
-TRIM_S = 1.0  # While a member is above its limit, what was freed is given back to the system so often.
+LOOK_S = 0.2  # Interval of measurements above half of the limit, or with a nearly full machine.
+REST_S = 1.0  # Interval otherwise.
+LEFT_MIN_BYTES = 256 << 20  # Least memory left on the machine, or a twentieth of the limit. Below, changes are refused.
+SAID_AGAIN_S = 60.0  # Shortest time between two log lines of one state.
+TRIM_S = 1.0  # Interval of giving freed memory back to the system, above the limit.
 
 _of_process: weakref.WeakSet[MemoryWatch] = weakref.WeakSet()
 
@@ -38,17 +38,18 @@ class Measured(Protocol):
 
 
 class MemoryWatch:
-    """Measures the process now and then, and tells `limit`, which all regions, queues and lanes of the member have.
+    """Measures the process now and then, and updates `limit`, the shared limit of the member's regions, queues and
+    replication links.
 
-    A member with a `maximum_memory` of its own is measured without what other members in this process count. One
-    without it answers for the process as a whole.
+    The measurement of a member with a `maximum_memory` leaves out the bytes of other members in this process. A member
+    without `maximum_memory` is measured as the process as a whole.
     """
 
     def __init__(
         self, name: str, maximum_memory: Any, critical_heap_percentage: Any, eviction_heap_percentage: Any
     ) -> None:
-        """`maximum_memory` in MB; None: a share of the machine. Percentages are of that; None: the default; 0: nothing
-        is refused, or nothing is logged. ConfigurationError: one of them cannot be used."""
+        """`maximum_memory` in MB; None: a share of the machine. Percentages refer to `maximum_memory`; None: the
+        default; 0: no refusal, or no log line. ConfigurationError: an argument cannot be used."""
         self._name = name
         what = f"cache {name!r}"
         critical = CRITICAL_PERCENT
@@ -78,7 +79,7 @@ class MemoryWatch:
         self._bytes = bytes_
         self._is_warned = self._is_short = False
         self._shorts = 0
-        self._since = time.time()  # Since when the member is above its limit.
+        self._since = time.time()  # Start of the time above the limit.
         self._said_s: dict[str, float] = {}
         self._trimmed_s = 0.0
         self._thread: threading.Thread | None = None
@@ -90,7 +91,7 @@ class MemoryWatch:
         regions: Callable[[], Iterable[Measured]],
         gives_up: Callable[[str], object],
     ) -> None:
-        """Measures once, and starts the thread. `regions` are those of the member."""
+        """Measures once, and starts the thread. `regions` returns the member's regions."""
         self._regions = regions
         self.look()
         self._thread = start_essential(
@@ -103,7 +104,7 @@ class MemoryWatch:
         _of_process.discard(self)
 
     def look(self) -> None:
-        """Measures the process, and says what has changed."""
+        """Measures the process, and logs changes."""
         counted = sum(watch.limit.counted for watch in list(_of_process)) if self._is_own else self.limit.counted
         free = sum(region.free_bytes for region in self._regions())
         left = left_bytes() if self.is_limited else 1 << 62

@@ -1,5 +1,6 @@
-"""Owns how queues that are fed later than those of other members get the events that only the others have: it asks
-them, bucket by bucket, and says when nothing is lacking (docs/decisions/0093). It knows no thread and no socket."""
+"""Owns the backfill: how a queue that was attached later than the queues of other members gets the older events
+(docs/decisions/0093). The module asks these members bucket by bucket, and reports when no gap is left. The module uses
+no thread and no socket."""
 
 from __future__ import annotations
 
@@ -12,16 +13,16 @@ from pywan.coordination.tables import Bucket, Incarnation
 from pywan.errors import ProtocolError, PywanError
 
 OLDER_EVENTS = "older-events"  # The message.
-ANSWER_BYTES = 1 << 20  # Of the events of one answer, but for a single one that is longer.
-PIECE_BYTES = 8 << 20  # A longer answer goes in pieces of so many bytes.
-# What an answer is at most: the last event of it may be as long as a value can be (60 MiB).
+ANSWER_BYTES = 1 << 20  # Limit of the events in one reply. A single longer event is allowed.
+PIECE_BYTES = 8 << 20  # A longer reply is sent in pieces of this size.
+# Upper limit of a reply: the last event may be as long as a value can be (60 MiB).
 ANSWER_BYTES_MAX = ANSWER_BYTES + (61 << 20)
 SEQUENCE_MAX = (1 << 63) - 1
-_BEING_ATTACHED = -1  # Instead of a sequence.
+_BEING_ATTACHED = -1  # In place of a sequence.
 
 
 class Queue(Protocol):
-    """What it needs of an EventQueue."""
+    """The methods of an EventQueue that the backfill needs."""
 
     def run_of(self, region: str) -> int | None: ...
     def runs(self) -> list[tuple[str, int, int]]: ...
@@ -34,7 +35,7 @@ class Queue(Protocol):
 
 
 class Lack(NamedTuple):
-    """A queue lacks events of a bucket through `through`. None: it is being attached."""
+    """A gap of a queue: events of a bucket through `through`. None: the queue is being attached."""
 
     number: int
     bucket: Bucket
@@ -42,7 +43,8 @@ class Lack(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """A question: for the events of a bucket behind `after` through `through`. All that is settled is told again."""
+    """A question for the events of a bucket behind `after` through `through`. The reply makes the member announce
+    removals again."""
 
     region: str
     sender: str
@@ -56,17 +58,18 @@ Ask = Callable[[Incarnation, Wanted, int], Mapping[str, Any]]
 
 
 def fields_of(wanted: Wanted, begin: int) -> dict[str, Any]:
-    """Returns the fields of a question. `begin`: how many bytes of the answer came before."""
+    """Returns the fields of a question. `begin`: the number of bytes in earlier pieces of the reply."""
     return {**wanted._asdict(), "begin": begin}
 
 
 def answer(request: Mapping[str, Any], queue_of: Callable[[str], Queue | None]) -> dict[str, Any]:
-    """Answers a member whose queue lacks events. Empty: no queue here has the stream. `again`: one has it in another
-    life, and one of the two members is about to hear of the later one. ProtocolError: it is no question.
+    """Answers a member whose queue has a gap. Empty: no queue of this member has the stream. `again`: the two members
+    know different timelines of the stream, and one of them will learn the later timeline soon. ProtocolError: the
+    request is no question.
 
     Args:
         request: The fields of the message.
-        queue_of: Returns the queue of a sender of this member, by its id.
+        queue_of: Returns the queue of a sender of this member, by the sender's id.
     """
     region, sender = request.get("region"), request.get("sender")
     if not isinstance(region, str) or not isinstance(sender, str):
@@ -81,7 +84,7 @@ def answer(request: Mapping[str, Any], queue_of: Callable[[str], Queue | None]) 
     if queue is None or first is None:
         return {}
     buckets = next((count for _, begins, count in queue.runs() if begins == first), 0)
-    if bucket >= buckets:  # The stream behind the last one of the region is one of another region.
+    if bucket >= buckets:  # The next stream behind the region's last stream belongs to another region.
         raise ProtocolError(f"{OLDER_EVENTS}: there is no bucket {bucket}: the region has {buckets}")
     found = queue.older_events(first + bucket, life, after, through, ANSWER_BYTES)
     if found is None:
@@ -97,8 +100,8 @@ def answer(request: Mapping[str, Any], queue_of: Callable[[str], Queue | None]) 
 
 
 class Older(NamedTuple):
-    """An answer: through which sequence all events have left the other queue, through which one it lacks events itself
-    (None: it is being attached), and the events through `reached`."""
+    """A reply. `removed`: all events through `removed` have left the other queue. `lacks`: the other queue itself has a
+    gap through `lacks` (None: the queue is being attached). `events`: the events through `reached`."""
 
     removed: int
     lacks: int | None
@@ -107,17 +110,17 @@ class Older(NamedTuple):
 
 
 class NotNow(PywanError):
-    """It has to be tried again, and nobody need hear of that."""
+    """The question has to be repeated, without a report to users."""
 
 
 def ask_whole(ask: Ask, member: Incarnation, wanted: Wanted) -> Older | None:
-    """Asks one member, piece by piece. None: it has no queue with the stream. PywanError: it did not answer, or what
-    came is no answer. NotNow: the two members do not know the same life."""
+    """Asks one member, piece by piece. None: the member has no queue with the stream. PywanError: no reply, or the
+    reply is invalid. NotNow: the two members do not know the same timeline."""
     events, known = b"", None
     while True:
         reply = ask(member, wanted, len(events))
         if reply.get("again"):
-            raise NotNow(f"member {member.name} knows another life of bucket {wanted.bucket}")
+            raise NotNow(f"member {member.name} knows another timeline of bucket {wanted.bucket}")
         if reply.get("removed") is None:
             return None
         length = to_int(reply.get("length"), "length", 0, ANSWER_BYTES_MAX)
@@ -136,44 +139,53 @@ def ask_whole(ask: Ask, member: Incarnation, wanted: Wanted) -> Older | None:
 
 
 def others_of(bucket: Bucket, me: Incarnation) -> set[Incarnation]:
-    """Returns the members that may have events of a bucket which this one lacks. A learner has those of its primary."""
-    return {*bucket.in_sync, *bucket.leaving} - {me}
+    """Returns the members that may have the missing events of a bucket. A learner has the events of its primary."""
+    return {*bucket.isr, *bucket.leaving} - {me}
 
 
 class OlderEvents:
-    """What the queue of one sender lacks of one region. One thread at a time calls it.
+    """The gaps of one sender's queue in one region. Only one thread at a time may call the methods.
 
-    Two queues may lack events at a time. The one that lacks fewer of them, or else the member that is less, does not
-    wait until the other one lacks none, and the other one waits. So there is always one that is done. It asks the other
-    one last, when all members without a lack have given what they have, or are gone.
+    Two queues may have gaps at the same time. The queue with the smaller gap does not wait for the other; if the gaps
+    are equal, the queue of the first member in order does not wait. So one of the two always ends. The queue without
+    the wait asks the waiting member last, after all members without a gap have given their events, or have ended.
     """
 
     def __init__(self, region: str, sender: str, queue: Queue, ask: Ask) -> None:
         self.region, self.sender, self.queue = region, sender, queue
         self._ask = ask
-        # The members that gave all that they have, by bucket, its life, and through where the queue lacks.
+        # The members that gave all their events, by bucket, timeline, and end of the gap.
         self._asked: dict[tuple[int, int, int | None], set[Incarnation]] = {}
 
     def round(self, me: Incarnation, lacks: list[Lack]) -> str:
-        """Asks each member that has not given all that it has of these buckets. Returns why one could not be asked;
-        empty: all could."""
-        silent: dict[Incarnation, str] = {}
+        """Asks every member that has not yet given all its events of the given buckets. Returns the reason why a member
+        could not be asked; empty: all members were asked."""
+        unreachable: dict[Incarnation, str] = {}
         for lack in lacks:
             if lack.through is None:
                 continue
-            partly = [each for each in sorted(others_of(lack.bucket, me)) if not self._ask_one(me, each, lack, silent)]
-            # All that the others have is here now. What these have of members that are gone may not be.
+            partly = [
+                each for each in sorted(others_of(lack.bucket, me)) if not self._ask_one(me, each, lack, unreachable)
+            ]
+            # All events of members without a gap are here now. Members with a gap may have events of departed members.
             if set(partly) == others_of(lack.bucket, me) - self._that_gave_all(lack):
                 for each in partly:
-                    self._ask_one(me, each, lack, silent, is_last=True)
-        return next((f"member {each.name}: {why}" for each, why in silent.items()), "")
+                    self._ask_one(me, each, lack, unreachable, is_last=True)
+        return next((f"member {each.name}: {why}" for each, why in unreachable.items()), "")
 
     def _ask_one(
-        self, me: Incarnation, other: Incarnation, lack: Lack, silent: dict[Incarnation, str], *, is_last: bool = False
+        self,
+        me: Incarnation,
+        other: Incarnation,
+        lack: Lack,
+        unreachable: dict[Incarnation, str],
+        *,
+        is_last: bool = False,
     ) -> bool:
-        """Takes what a member has, unless it gave all before. Returns False if that lacks events itself, and does not
-        wait for this one. `is_last`: that is enough now. `silent`: why members did not answer; it is added to."""
-        if other in silent or other in self._that_gave_all(lack):
+        """Fetches the events of a member, unless the member gave all before. Returns False if the member has a gap
+        itself, and does not wait for this member. `is_last`: such events are enough now. `unreachable`: the reasons of
+        missing replies; the method adds entries."""
+        if other in unreachable or other in self._that_gave_all(lack):
             return True
         try:
             if not self._take_all(me, other, lack) and not is_last:
@@ -182,55 +194,55 @@ class OlderEvents:
         except NotNow:
             pass
         except PywanError as error:
-            silent[other] = str(error)
+            unreachable[other] = str(error)
         return True
 
     def _that_gave_all(self, lack: Lack) -> set[Incarnation]:
-        return self._asked.setdefault((lack.number, lack.bucket.life, lack.through), set())
+        return self._asked.setdefault((lack.number, lack.bucket.timeline, lack.through), set())
 
     def has_asked(self, me: Incarnation, lack: Lack) -> bool:
-        """Whether all members that hold the bucket have given what they have."""
+        """Returns whether all members that hold the bucket have given their events."""
         return lack.through is not None and others_of(lack.bucket, me) <= self._that_gave_all(lack)
 
     def end(self, lacks: list[Lack]) -> None:
-        """All members were asked about these buckets: the queue may lead them."""
+        """Marks buckets as synced after all members were asked: the queue may lead the buckets."""
         first = self.queue.run_of(self.region)
         for number, bucket, through in lacks:
             if first is not None and through is not None:
-                self.queue.end_lacking(first + number, bucket.life, through)
+                self.queue.end_lacking(first + number, bucket.timeline, through)
 
-    def ask_what_is_settled(self, me: Incarnation, ended: list[Lack]) -> None:
-        """Has the others tell once more what is settled of these buckets: it was not heeded until now. Who does not
-        answer tells it with the next event that it settles."""
+    def ask_removed_through(self, me: Incarnation, ended: list[Lack]) -> None:
+        """Makes the other members announce removals of the given buckets once more: earlier announcements had no
+        effect. A member without a reply announces with its next removal."""
         for number, bucket, _ in ended:
             for other in sorted(others_of(bucket, me)):
                 with contextlib.suppress(PywanError):
-                    self._ask(other, Wanted(self.region, self.sender, number, bucket.life, 0, 0), 0)
+                    self._ask(other, Wanted(self.region, self.sender, number, bucket.timeline, 0, 0), 0)
 
-    def are_elsewhere(self, me: Incarnation, lacks: list[Lack]) -> bool:
-        """Whether another member has all events of each of these buckets. That one sends them in any case: also if it
-        loses the sender."""
+    def are_at_others(self, me: Incarnation, lacks: list[Lack]) -> bool:
+        """Returns whether for every given bucket another member has all events. The member with all events sends them
+        in any case, even after the loss of the sender."""
         return all(any(self._is_whole(each, lack) for each in sorted(others_of(lack.bucket, me))) for lack in lacks)
 
     def _is_whole(self, other: Incarnation, lack: Lack) -> bool:
-        """Whether a member says that its queue has the bucket's stream and lacks nothing of it."""
+        """Returns whether, by the member's own reply, its queue has the bucket's stream without a gap."""
         try:
-            reply = self._ask(other, Wanted(self.region, self.sender, lack.number, lack.bucket.life, 0, 0), 0)
+            reply = self._ask(other, Wanted(self.region, self.sender, lack.number, lack.bucket.timeline, 0, 0), 0)
         except PywanError:
             return False
         return reply.get("lacks") == 0
 
     def _take_all(self, me: Incarnation, other: Incarnation, lack: Lack) -> bool:
-        """Takes all that another member has. Returns whether that lacks nothing itself. NotNow: it is to be asked
-        again."""
+        """Fetches all events of another member. Returns whether the member has no gap itself. NotNow: the question has
+        to be repeated."""
         through, after, is_whole = lack.through or 0, 0, True
         while after < through:
-            wanted = Wanted(self.region, self.sender, lack.number, lack.bucket.life, after, through)
+            wanted = Wanted(self.region, self.sender, lack.number, lack.bucket.timeline, after, through)
             older = ask_whole(self._ask, other, wanted)
             first = self.queue.run_of(self.region)
             if older is None or first is None:
                 return True
-            if not self.queue.take_older(first + lack.number, lack.bucket.life, older.removed, older.events):
+            if not self.queue.take_older(first + lack.number, lack.bucket.timeline, older.removed, older.events):
                 raise NotNow("events of the stream are on their way from here")
             if older.lacks is None or (older.lacks > 0 and (older.lacks, other) < (through, me)):
                 raise NotNow(f"member {other.name} lacks events, and is the first to have all")

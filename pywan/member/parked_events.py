@@ -1,6 +1,7 @@
-"""Owns how the members of a site keep the parked events of a gateway sender together: who leads which, how a holder
-compares what it has with the member that leads, and how a replay or a drop reaches all (docs/decisions/0108). What asks
-others is written as steps: a generator yields (member, question) and is sent the answer, or None if there was none."""
+"""Keeps the parked events of a gateway sender equal in the members of a site (docs/decisions/0108). The module owns the
+choice of the leader by bucket, the comparison of a holder with the leader, and the propagation of a replay or a drop.
+Code with questions to other members is written as steps: a generator yields (member, question) and receives the reply,
+or None without a reply."""
 
 from __future__ import annotations
 
@@ -28,18 +29,18 @@ from pywan.transport.links import PLAIN, Way
 log = logging.getLogger("pywan.sender")
 
 PARKED_EVENTS = "parked-events"  # The message.
-COMPARE_S = 5.0  # A holder compares with the members that lead at least so often.
-LOOK_S = 0.05  # Between two looks whether replayed events have left the queue, and two comparisons at all.
-MISSED_S = 0.2  # Between two looks whether an event that another member parked could not be kept at once.
-TIMEOUT_S = 10.0  # Of one answer.
-MARKS_MAX = 1 << 16  # In one message: 1 MiB.
-EVENTS_BYTES = 1 << 20  # Of the events of one answer, but for a single one that is longer.
-PIECE_BYTES = 8 << 20  # A longer answer goes in pieces of so many bytes.
+COMPARE_S = 5.0  # A holder compares with the leading members at least so often.
+LOOK_S = 0.05  # Between two checks for acknowledged replays, and between any two comparisons.
+MISSED_S = 0.2  # Between two checks for an announced parked event that was not kept at once.
+TIMEOUT_S = 10.0  # Timeout of one reply.
+MARKS_MAX = 1 << 16  # Marks in one message: 1 MiB.
+EVENTS_BYTES = 1 << 20  # Limit of the events in one reply. A single longer event is allowed.
+PIECE_BYTES = 8 << 20  # A longer reply is sent in pieces of this size.
 LENGTH_MAX = 1 << 32
-AGAIN_S = 0.1  # A member that did not answer is asked again.
+AGAIN_S = 0.1  # Pause before a new question after a missing reply.
 BUCKETS_MAX = 4096
 
-Question = tuple[Incarnation | None, dict[str, Any]]  # None: wait a moment.
+Question = tuple[Incarnation | None, dict[str, Any]]  # None: a pause.
 T = TypeVar("T")
 Steps = Generator[Question, "Mapping[str, Any] | None", T]
 
@@ -48,12 +49,12 @@ _PAUSE: Question = (None, {})
 
 @dataclass
 class _Region:
-    """What the cluster metadata say of the parked events of one region and sender."""
+    """Cluster metadata about the parked events of one region and sender."""
 
-    leaders: list[Incarnation | None]  # By bucket. None: nobody can now.
-    held: bytes  # A byte for each bucket: whether this member holds it.
-    led: bytes  # Whether it leads.
-    alone: bytes  # Whether it leads, and nobody else holds the bucket.
+    leaders: list[Incarnation | None]  # By bucket. None: no member can lead now.
+    held: bytes  # One byte by bucket: 1 for a bucket held by this member.
+    led: bytes  # 1 if this member leads the bucket.
+    alone: bytes  # 1 if this member leads, and no second member holds the bucket.
 
     def of_nobody(self) -> _Region:
         nothing = bytes(len(self.led))
@@ -62,24 +63,24 @@ class _Region:
 
 @dataclass
 class _Known:
-    """The same of one sender, as of some call of `decided`."""
+    """The metadata of one sender, after some number of calls of `decided`."""
 
     generation: int = 0
     me: Incarnation | None = None
     regions: dict[str, _Region] = field(default_factory=dict)
-    others: list[Incarnation] = field(default_factory=list)  # The other members that have the sender.
+    others: list[Incarnation] = field(default_factory=list)  # The remaining members with the sender.
 
 
 @dataclass
 class Found:
-    """What a comparison has found."""
+    """The result of a comparison."""
 
-    silent: set[str] = field(default_factory=set)  # The members that did not answer.
-    differs: bool = False  # This member, or one that leads, did not have all.
+    unreachable: set[str] = field(default_factory=set)  # The members without a reply.
+    differs: bool = False  # This member or a leader had a gap.
 
 
 class ParkedSharing:
-    """Any thread may call it. The owner runs `round` soon after `look` was called, and each COMPARE_S."""
+    """Any thread may call the methods. The owner runs `round` soon after a call of `look`, and every COMPARE_S."""
 
     def __init__(
         self,
@@ -89,28 +90,28 @@ class ParkedSharing:
         run: Callable[[Steps[Any]], Any],
         look: Callable[[], None],
     ) -> None:
-        """`run`: does steps to their end. `look`: has `round` run soon; it returns at once."""
+        """`run`: executes steps to their end. `look`: makes `round` run soon, and returns at once."""
         self._agent, self._sharing, self._cores, self._run = agent, sharing, cores, run
         self.look = look
         self._generation = 0  # Counts the calls of `decided`.
-        self._lock = threading.Lock()  # Guards these.
+        self._lock = threading.Lock()  # Guards the following fields.
         self._known: dict[str, _Known] = {}  # By sender.
-        # The marks that another member has, and this one lacks as their leader: by sender, region, that member, and the
-        # part of the marks that was compared.
+        # The marks of events that this leader does not have. The key is sender, region, offering member, and the
+        # compared part of the marks.
         self._offered: dict[tuple[str, str, Incarnation, int], bytes] = {}
 
     def decided(self) -> None:
-        """The member has taken newer metadata, as a whole."""
+        """Called after the member adopted newer metadata as a whole."""
         with self._lock:
             self._generation += 1
         self.look()
 
     def add(self, core: SenderCore) -> None:
-        """A sender was made on this member."""
+        """Called after a sender was made on this member."""
         if is_shared_sender(core.attributes):
             core.parked.share(core.queue, lambda: self.led(core))
 
-    # Who leads
+    # Leaders
 
     def led(self, core: SenderCore) -> Led:
         return [(name, region.led) for name, region in self._view(core).regions.items()]
@@ -119,8 +120,9 @@ class ParkedSharing:
         return [(name, region.alone) for name, region in self._view(core).regions.items()]
 
     def _view(self, core: SenderCore) -> _Known:
-        """Returns what the newest metadata say. Of a region that is gone from the site, what they said last, as long as
-        this member is the same incarnation. What is seen while metadata are taken is seen anew after `decided`."""
+        """Returns the newest metadata of a sender. For a removed region, returns the last metadata, as long as this
+        member is the same incarnation. A view made during the adoption of new metadata is made again after
+        `decided`."""
         me = self._agent.me
         with self._lock:
             known = self._known.get(core.id)
@@ -150,11 +152,11 @@ class ParkedSharing:
                     if not core.attributes.parallel:
                         leader = sender_of(bucket, primary, runs) or leader
                     if leader is not None and leader not in hosts and leader != me:
-                        leader = next((each for each in sorted(bucket.in_sync) if each in hosts), None)
+                        leader = next((each for each in sorted(bucket.isr) if each in hosts), None)
                     leaders[number] = leader
                     held[number] = me in bucket.named
                     led[number] = leader == me
-                    alone[number] = leader == me and not (set(bucket.in_sync) & hosts) - {me}
+                    alone[number] = leader == me and not (set(bucket.isr) & hosts) - {me}
                 found.regions[name] = _Region(leaders, bytes(held), bytes(led), bytes(alone))
             self._known[core.id] = found
             return found
@@ -162,7 +164,7 @@ class ParkedSharing:
     # Comparisons
 
     def round(self) -> Steps[Found]:
-        """Compares what this member has with those that lead, and lets replayed events leave."""
+        """Compares the parked events here with the leading members, and lets acknowledged replays leave."""
         found = Found()
         for core in [each for each in self._cores() if is_shared_sender(each.attributes)]:
             yield from self._take_offered(core, found)
@@ -175,11 +177,11 @@ class ParkedSharing:
                     asked.setdefault(leader, []).append((name, buckets))
             for leader, regions in sorted(asked.items()):
                 if not (yield from self._compare(core, leader, regions, found)):
-                    found.silent.add(leader.name)
+                    found.unreachable.add(leader.name)
         return found
 
     def _of_others(self, core: SenderCore, name: str, region: _Region, view: _Known) -> dict[Incarnation, bytes]:
-        """Returns, by the member that leads them, the buckets of which this member holds the queue, or has events."""
+        """Returns by leader the buckets with their queue or parked events in this member."""
         has = {bucket for bucket, _, _ in core.parked.sums(name, len(region.leaders))}
         found: dict[Incarnation, bytearray] = {}
         for number, leader in enumerate(region.leaders):
@@ -191,8 +193,8 @@ class ParkedSharing:
     def _compare(
         self, core: SenderCore, leader: Incarnation, regions: list[tuple[str, bytes]], found: Found
     ) -> Steps[bool]:
-        """Compares the sums of buckets first, and then the marks of those that differ. Returns whether the leader
-        answered."""
+        """Compares the sums of buckets first, and then the marks of the differing buckets. Returns whether the leader
+        replied."""
         told = [
             [name, buckets, [list(each) for each in core.parked.sums(name, len(buckets)) if buckets[each[0]]]]
             for name, buckets in regions
@@ -210,14 +212,14 @@ class ParkedSharing:
             held = bytes(each and not other for each, other in zip(different, strange, strict=True))
             if not (yield from self._compare_marks(core, leader, name, held, count)):
                 return False
-            # Where the leader has just the same, this member has to forget it all the same.
+            # Even if the leader has exactly the same events, this member has to forget the events.
             strange = bytes(each and other for each, other in zip(asked, strange, strict=True))
             if not (yield from self._compare_marks(core, leader, name, strange, count, forgets=True)):
                 return False
         return True
 
     def _strange(self, core: SenderCore, name: str, buckets: int) -> bytes:
-        """Returns a byte for each bucket of a region: whether this member neither holds nor leads the bucket."""
+        """Returns one byte for each bucket of a region: 1 for a bucket neither held nor led by this member."""
         region = self._view(core).regions.get(name)
         if region is None or len(region.held) != buckets:
             return bytes(buckets)
@@ -226,8 +228,9 @@ class ParkedSharing:
     def _compare_marks(
         self, core: SenderCore, leader: Incarnation, name: str, buckets: bytes, count: int, *, forgets: bool = False
     ) -> Steps[bool]:
-        """Compares the marks of some buckets, of which the leader has `count` at most. With `forgets` the leader takes
-        what it lacks, and this member forgets what the leader has. Returns whether the leader answered."""
+        """Compares the marks of some buckets. The leader has at most `count` marks in the buckets. If `forgets`, the
+        leader fetches its gap, and this member forgets the events known to the leader. Returns whether the leader
+        replied."""
         if not any(buckets):
             return True
         mine = sum(each[1] for each in core.parked.sums(name, len(buckets)) if buckets[each[0]])
@@ -251,16 +254,16 @@ class ParkedSharing:
         return True
 
     def _take_offered(self, core: SenderCore, found: Found) -> Steps[None]:
-        """Takes what others have of buckets that this member leads."""
+        """Fetches events of other members for buckets led by this member."""
         with self._lock:
             offered = [(key, self._offered.pop(key)) for key in list(self._offered) if key[0] == core.id]
         for (_, name, member, _), marks in offered:
             _, lacking = core.parked.lacking(marks)
             if not (yield from self._fetch(core, member, name, lacking)):
-                found.silent.add(member.name)
+                found.unreachable.add(member.name)
 
     def _fetch(self, core: SenderCore, member: Incarnation, name: str, marks: bytes) -> Steps[bool]:
-        """Takes the events with these marks from another member. Returns whether it answered."""
+        """Fetches the events with the given marks from another member. Returns whether the member replied."""
         while marks:
             some, events, begin = marks[: MARKS_MAX * _core.PARKED_MARK_BYTES], b"", 0
             while True:
@@ -274,22 +277,23 @@ class ParkedSharing:
                     break
                 begin = len(events)
             if looked == 0 or len(events) != length:
-                return True  # It has none of them any more, or one left in between: the next comparison finds out.
+                return True  # An event has left meanwhile. The next comparison will tell.
             core.parked.take(name, events)
             marks = marks[looked * _core.PARKED_MARK_BYTES :]
         return True
 
     def _tell_left(self, core: SenderCore, marks: bytes) -> Steps[None]:
-        """Tells the other members which events have left. One that does not answer hears it with a comparison."""
+        """Tells the other members the marks of removed events. A member without a reply learns the marks by a later
+        comparison."""
         size = MARKS_MAX * _core.PARKED_MARK_BYTES
         for begin in range(0, len(marks), size):
             for member in self._view(core).others:
                 yield member, {"what": "left", "sender": core.id, "marks": marks[begin : begin + size]}
 
-    # What users ask for
+    # Requests of users
 
     def records(self, core: SenderCore, limit: int) -> list[tuple[bytes, str]]:
-        """Returns up to `limit` parked events that each other member leads, with the reason in words."""
+        """Returns up to `limit` parked events of every other leading member, with the reason in words."""
         found: list[tuple[bytes, str]] = self._run(self._records(core, limit))
         return found
 
@@ -313,16 +317,16 @@ class ParkedSharing:
         return found
 
     def replay(self, core: SenderCore, count: int, *, force: bool) -> int:
-        """Has the other members replay what they lead. Returns how many events were replayed, with `count` more."""
+        """Makes the other members replay their led events. Returns the number of replayed events plus `count`."""
         question = {"what": "replay", "force": force}
         return int(self._run(self._count(core, question, count, "queued again")))
 
     def drop(self, core: SenderCore, count: int) -> int:
-        """The same for a drop."""
+        """Makes the other members drop their led events. Returns the number of dropped events plus `count`."""
         return int(self._run(self._count(core, {"what": "drop"}, count, "dropped")))
 
     def drop_here(self, core: SenderCore) -> int:
-        """Drops what this member leads, and tells the others."""
+        """Drops the events led by this member, and tells the other members."""
         marks = core.parked.drop_led()
         self._run(self._tell_left(core, marks))
         return len(marks) // _core.PARKED_MARK_BYTES
@@ -343,8 +347,8 @@ class ParkedSharing:
     def _ask_leaders(
         self, core: SenderCore, ask: Callable[[Incarnation], Steps[bool]], done: Callable[[], str]
     ) -> Steps[None]:
-        """Asks each other member that leads parked events, those too that lead since others are gone.
-        ConnectivityError: one does not answer, for as long as a call is tried; the others did what was asked."""
+        """Asks all other leading members, including members that became leaders meanwhile. ConnectivityError: a member
+        did not reply within the timeout of a call; the remaining members did as asked."""
         until_us = _core.monotonic_us() + int(self._sharing.call_timeout_s * 1e6)
         answered: set[Incarnation] = set()
         while True:
@@ -372,7 +376,7 @@ class ParkedSharing:
     # Answers
 
     def answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers another member. Empty: this one does not have the sender, or knows another leader."""
+        """Answers another member. Empty: unknown sender, or the two members know different leaders."""
         id, what = request.get("sender"), request.get("what")
         core = next((each for each in self._cores() if each.id == id and is_shared_sender(each.attributes)), None)
         if core is None:
@@ -419,7 +423,7 @@ class ParkedSharing:
             return {}
         assert isinstance(name, str)
         if any(wanted and not led for wanted, led in zip(buckets, region.led, strict=True)):
-            return {}  # Its metadata are newer, or older.
+            return {}  # The metadata of the two members differ.
         parts = to_int(request.get("parts"), "parts", 1, 1 << 20)
         part = to_int(request.get("part"), "part", 0, parts - 1)
         left, lacking, more = core.parked.compare(name, buckets, part, parts, _bytes(request, "marks"))
@@ -461,7 +465,7 @@ def _member(value: Any) -> Incarnation:
 
 
 def _regions(request: Mapping[str, Any]) -> Iterable[tuple[str, bytes, list[tuple[int, int, int]]]]:
-    """Returns the regions of a question for sums: each with its buckets, and (bucket, count, sum) of those that have
+    """Returns the regions of a question for sums: name, buckets, and (bucket, count, sum) of the buckets with
     events."""
     regions = request.get("regions")
     for each in regions if isinstance(regions, list) else ():
@@ -489,7 +493,7 @@ def _differing(reply: Mapping[str, Any]) -> Iterable[tuple[str, bytes, int]]:
 
 
 class ParkedRounds:
-    """Runs the comparisons of a member in a thread of their own, and asks over control connections."""
+    """Runs the comparisons of a member in a separate thread, and sends questions over control connections."""
 
     def __init__(
         self,
@@ -502,11 +506,11 @@ class ParkedRounds:
         self._wanted, self._ending = threading.Event(), threading.Event()
         self.sharing = ParkedSharing(agent, sharing, cores, self.run, self._wanted.set)
         self._cores = cores
-        self._is_started = False  # The lock of the member's senders guards it.
+        self._is_started = False  # Guarded by the lock of the member's senders.
         self._outage = Outage(log, "comparing parked events with other members")
 
     def add(self, core: SenderCore) -> None:
-        """A sender was made on this member."""
+        """Called after a sender was made on this member."""
         self.sharing.add(core)
         if is_shared_sender(core.attributes) and not self._is_started:
             self._is_started = True
@@ -531,25 +535,26 @@ class ParkedRounds:
         return sum(each.queue.parked_missed for each in self._cores())
 
     def hand_over(self, until: float) -> None:
-        """Returns when those that lead have what this member has, or at this time at most (time.monotonic)."""
+        """Returns when the leading members have all parked events of this member, at the time `until` at the latest
+        (time.monotonic)."""
         while any(len(each.parked.queue) for each in self._cores()) and self.round() and time.monotonic() < until:
             self._ending.wait(LOOK_S)
 
     def round(self) -> bool:
-        """Compares once. Returns whether anything differed, or could not be compared."""
+        """Compares once. Returns whether a difference was found, or a comparison was impossible."""
         try:
             found = self.run(self.sharing.round())
         except (PywanError, MemoryError) as error:
             self._outage.failed(error)
             return True
-        if found.silent:
-            self._outage.failed(f"member {', '.join(sorted(found.silent))} does not answer")
+        if found.unreachable:
+            self._outage.failed(f"member {', '.join(sorted(found.unreachable))} does not answer")
         else:
             self._outage.over()
-        return found.differs or bool(found.silent)
+        return found.differs or bool(found.unreachable)
 
     def run(self, steps: Steps[T]) -> T:
-        """Does steps to their end."""
+        """Executes steps to their end."""
         try:
             question = next(steps)
             while True:

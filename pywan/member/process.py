@@ -1,8 +1,8 @@
-"""Owns member processes: a locator or a server as a process of its own, started detached and stopped by its name.
+"""Owns member processes: a locator or a server as a separate process, started detached and stopped by name.
 
-The folder `<dir>/<name>/` holds what belongs to a member. `<name>.pid` has the pid and the process's start time in its
-first line, and JSON in its second: where it listens. `<name>.log` is its log. A pid file is believed only if a process
-with that pid and that start time exists.
+The folder `<dir>/<name>/` holds the files of a member. `<name>.pid` has the pid and the process's start time in its
+first line, and JSON with the listening address in its second line. `<name>.log` is the member's log. A pid file is
+valid only if a process with the same pid and the same start time exists.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("pywan.process")
 
 START_TIMEOUT_S = 60.0
-STOP_TIMEOUT_S = 30.0  # The limit for a stop by request. After it, the process gets a signal, and then it is killed.
+STOP_TIMEOUT_S = 30.0  # Limit of a stop by request. Later the process gets a signal, then it is killed.
 SIGNAL_TIMEOUT_S = 10.0
 ASK_TIMEOUT_S = 5.0
 LOCK_TIMEOUT_S = 2.0
 MAX_REPORT_BYTES = 65536
-# The number of problems that a starting member reports. All of them are in its log and its status.
+# The number of problems in the report of a starting member. The log and the status have all problems.
 MAX_PROBLEMS_TOLD = 20
 LOG_TAIL_LINES = 12
 PID_FILE_LENGTH_MAX = 65536
@@ -75,15 +75,15 @@ LOG_LEVELS = {
 
 @dataclass(frozen=True)
 class MemberFiles:
-    """The files of a member, by its name."""
+    """The files of a member, by the member's name."""
 
-    directory: Path  # The folder of all members. The member's own folder is in it.
+    directory: Path  # The folder of all members, with the member's own folder.
     name: str
 
     @classmethod
     def of(cls, directory: str | os.PathLike[str] | None, name: str) -> MemberFiles:
-        """Returns the files of the member `name` in `directory` (None: the current one). ConfigurationError if these
-        cannot be names."""
+        """Returns the files of the member `name` in `directory` (None: the current directory). ConfigurationError: the
+        name or the path is not allowed."""
         check_name(name, "--name")
         return cls(given_path(directory or ".").absolute(), name)
 
@@ -97,7 +97,7 @@ class MemberFiles:
 
     @property
     def lock_file(self) -> Path:
-        """The file that the member's process keeps locked while it lives."""
+        """The file that the member's process keeps locked while the process is alive."""
         return self.folder / f".{self.name}.lock"
 
     @property
@@ -107,7 +107,7 @@ class MemberFiles:
 
 @dataclass(frozen=True)
 class Recorded:
-    """What a pid file says about a process that exists."""
+    """The content of a pid file about an existing process."""
 
     pid: int
     start_time: str
@@ -126,10 +126,10 @@ class Recorded:
 
 
 def recorded(files: MemberFiles) -> Recorded | None:
-    """Returns the member that runs there. None: no member runs there, whatever an old pid file says.
+    """Returns the running member. None: no member runs in the folder, even if an old pid file names a process.
 
-    A member whose pid file is damaged or gone is known by the lock that it holds. Then it is unknown where it listens
-    (port 0). IllegalStateError if this user may not see who runs there.
+    If the pid file is damaged or missing, the lock of the name identifies the process. Then the listening address is
+    unknown (port 0). IllegalStateError: this user may not see the process.
     """
     try:
         with open(open_own(files.pid_file, os.O_RDONLY)) as file:
@@ -198,14 +198,15 @@ def _holder(files: MemberFiles, problem: str) -> Recorded | None:
 
 
 def _pid_with_lock(file: os.stat_result) -> int:
-    """Returns the process that has an flock on a file, as the system lists it. 0: the system does not list it."""
+    """Returns the process with an flock on a file, as the system lists locks. 0: the system does not list the lock."""
     try:
         lines = Path("/proc/locks").read_text().splitlines()
     except OSError:
         return 0
     wanted = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino}"
     for line in lines:
-        # A line is "1: FLOCK  ADVISORY  WRITE 4711 08:01:1234 0 EOF". With "->" behind the first number, it waits.
+        # A line is "1: FLOCK ADVISORY WRITE 4711 08:01:1234 0 EOF". A "->" behind the first number marks a waiting
+        # process.
         fields = line.split()
         if len(fields) >= 6 and fields[1] == "FLOCK" and fields[5] == wanted and fields[4].isdigit():
             return int(fields[4])
@@ -220,7 +221,7 @@ def wait_until_gone(member: Recorded, timeout: float) -> bool:
     except (AttributeError, OSError):
         descriptor = None
     try:
-        # The descriptor is the right one only if the pid still belongs to the process that was recorded.
+        # The descriptor is correct only while the pid belongs to the recorded process.
         while start_of(member.pid) == member.start_time:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -238,7 +239,7 @@ def wait_until_gone(member: Recorded, timeout: float) -> bool:
 
 
 def send_signal(member: Recorded, number: int) -> None:
-    """Sends a signal to that very process. If another process has its pid now, that one gets no signal."""
+    """Sends a signal to the recorded process. If another process has the pid now, no signal is sent."""
     try:
         descriptor = os.pidfd_open(member.pid)
     except AttributeError:
@@ -269,9 +270,9 @@ def start(
     directory: str | os.PathLike[str] | None = None,
     timeout: float = START_TIMEOUT_S,
 ) -> dict[str, Any]:
-    """Starts a member in a session of its own. Returns when it is ready, with `pid`, `host`, `port` and `log_file`.
+    """Starts a member in a session of its own. Returns `pid`, `host`, `port` and `log_file` when the member is ready.
 
-    If the member cannot start, its own error is raised here, and no process is left.
+    If the member cannot start, the member's own error is raised, and no process is left.
     """
     files = MemberFiles.of(directory, name)
     running = recorded(files)
@@ -302,19 +303,19 @@ def start(
         os.close(read_end)
     if report is None or "error" in report:
         raise _why_not_started(kind, name, files, child, report, timeout)
-    # If this program lives longer than the member, it must collect it. If it ends before, init does that.
+    # If this program outlives the member, this thread collects the ended process. Otherwise init collects the process.
     Thread(child.wait, name=f"collect-{name}").start()
     return {**report, "log_file": str(files.log_file), "folder": str(files.folder)}
 
 
 def _spawn(kind: str, name: str) -> tuple[subprocess.Popen[bytes], int]:
-    """Starts the process of a member. Returns it, and the descriptor from which its report is read."""
+    """Starts the process of a member. Returns the process, and the descriptor for reading the process's report."""
     environment = dict(os.environ)
     package_home = str(Path(__file__).resolve().parent.parent)
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [package_home, environment.get("PYTHONPATH")]))
     read_end, write_end = os.pipe()
     try:
-        # With -P, a member does not import modules from the current directory.
+        # The option -P: a member does not import modules from the current directory.
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "pywan.member.process", kind, name, str(write_end)],
             stdin=subprocess.PIPE,
@@ -340,7 +341,8 @@ def _why_not_started(
     report: Mapping[str, Any] | None,
     timeout: float,
 ) -> PywanError:
-    """Ends the process of a member that did not start, and returns the error: its own, if its `report` has one."""
+    """Ends the process of a member after a failed start. Returns the member's own error from `report`, or another
+    error."""
     reason = ""
     if report is None and child.poll() is None:
         child.kill()
@@ -360,7 +362,7 @@ def _why_not_started(
 
 
 def _read_report(descriptor: int, deadline: float) -> dict[str, Any] | None:
-    """Returns what the child reports. None: it reports nothing in time, or ends before."""
+    """Returns the child's report. None: the child sends no report in time, or ends before the report."""
     data = b""
     while len(data) < MAX_REPORT_BYTES:
         left = deadline - time.monotonic()
@@ -382,7 +384,7 @@ def _log_tail(files: MemberFiles) -> str:
 
 
 def _log_lines(files: MemberFiles, begin: int, words: tuple[str, ...] = ("",)) -> list[str]:
-    """Returns the newest lines of a member's log, from byte `begin` on, that have one of the words."""
+    """Returns the newest lines of a member's log, from byte `begin` on, with one of the words."""
     try:
         with open(open_own(files.log_file, os.O_RDONLY), errors="replace") as file:
             file.seek(begin)
@@ -408,16 +410,17 @@ def stop(
     on_progress: Callable[[dict[str, Any]], None] = lambda told: None,
     on_reply: Callable[[dict[str, Any]], None] = lambda reply: None,
 ) -> dict[str, Any]:
-    """Stops the member of that name: by request, or else by SIGTERM, or else by SIGKILL.
+    """Stops the member with this name: by request, or else by SIGTERM, or else by SIGKILL.
 
-    A server is given the time that it waits for its queues (`maximum_shutdown_wait_time`, or its own), the time that it
-    waits for other members (`handover_time`, or its own), and `timeout` seconds more. `only_in_order`: a server that
-    answers is stopped only if other members have taken over what they lack. `on_progress` is called while it waits for
-    that, and `on_reply` with its answer before it ends, which says how long it waits for its queues. `links` makes
-    what it is asked by.
+    The limit for a server is the sum of the wait time for its queues (`maximum_shutdown_wait_time`, or the server's
+    own), the wait time for other members (`handover_time`, or the server's own), and `timeout` seconds more.
+    `only_in_order`: a server with an answer is stopped only if other members have taken over the server's last
+    replicas. `on_progress` is called during this wait, and `on_reply` with the server's answer before the server ends;
+    the answer has the wait time for the queues. `links` makes the TLS contexts of the request.
 
-    Returns "name", "pid", and "how" it was stopped. "said" holds what a member that could not be asked wrote to its
-    log, such as events that are lost. NotFoundError if no such member runs there, IllegalStateError if it goes on.
+    Returns "name", "pid", and "how" the member was stopped. "said" holds warnings from the log of a member that could
+    not be asked, for example about lost events. NotFoundError: no such member runs in the folder. IllegalStateError:
+    the member goes on.
     """
     files = MemberFiles.of(directory, name)
     member = recorded(files)
@@ -468,7 +471,7 @@ def stop(
 
 
 def _end_by_signals(kind: str, name: str, member: Recorded) -> str:
-    """Ends a process that does not end by itself. Returns the signal by which it ended."""
+    """Ends a process that does not end by itself. Returns the signal that ended the process."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         send_signal(member, number)
         if wait_until_gone(member, SIGNAL_TIMEOUT_S):
@@ -477,13 +480,14 @@ def _end_by_signals(kind: str, name: str, member: Recorded) -> str:
 
 
 def stop_reply_timeout(status: Mapping[str, Any], handover_time: float | None) -> float:
-    """Returns how long a server may take until it answers whether it stops in order. `status`: its own."""
+    """Returns the time within which a server answers whether the server stops in order. `status`: the server's own
+    status."""
     wanted = status.get("handover_time", 0) if handover_time is None else handover_time
     return min(values.to_wait_time(wanted, "handover_time"), values.MAX_WAIT_S)
 
 
 def check_not_refused(name: str, answer: Mapping[str, Any]) -> None:
-    """IllegalStateError if a server has answered that it does not stop."""
+    """Raises IllegalStateError if a server has answered that the server does not stop."""
     if answer.get("is_refused"):
         raise IllegalStateError(
             f"server {name} was not stopped and goes on: other members have not taken over in time what only it has:"
@@ -499,9 +503,10 @@ def status(
     directory: str | os.PathLike[str] | None = None,
     links: Callable[[], Links] | None = None,
 ) -> dict[str, Any]:
-    """Returns the member's state: "online", "not responding", "stopped", or "unknown" if this user may not see it.
+    """Returns the member's state: "online", "not responding", "stopped", or "unknown" if this user may not see the
+    process.
 
-    If the member answers, its own status is in "status". `links` makes what it is asked by.
+    If the member answers, the member's own status is in "status". `links` makes the TLS contexts of the request.
     """
     files = MemberFiles.of(directory, name)
     try:
@@ -535,8 +540,8 @@ def _ask(
     on_progress: Callable[[dict[str, Any]], None] | None = None,
     **fields: Any,
 ) -> dict[str, Any]:
-    """Returns the member's answer to a request. ConnectivityError if it does not listen. `timeout`: None stands for
-    ASK_TIMEOUT_S."""
+    """Returns the member's answer to a request. ConnectivityError: the member does not listen. `timeout`: None stands
+    for ASK_TIMEOUT_S."""
     from pywan.transport.control import call_once
     from pywan.transport.links import PLAIN
 
@@ -561,10 +566,10 @@ def run_locator(
     ready: Callable[[dict[str, Any]], None] = lambda report: None,
     on_hangup: Callable[[], None] | None = None,
 ) -> None:
-    """Runs a locator in this process until a signal or a request stops it. `options` are those that `pywan.Locator`
-    takes.
+    """Runs a locator in this process until a signal or a request stops the locator. `options` are the arguments of
+    `pywan.Locator`.
 
-    SIGHUP calls `on_hangup`. Without it, SIGHUP stops the locator as SIGTERM does.
+    SIGHUP calls `on_hangup`. If `on_hangup` is None, SIGHUP stops the locator as SIGTERM does.
     """
     from pywan.site.locator import Locator
 
@@ -573,7 +578,7 @@ def run_locator(
         "locator", name, options, ("distributed_system_id", "bind_address", "port", "locators", "remote_locators")
     )
     with _own(files, "locator") as record:
-        # Without a bind address, the locator's own entry among `locators` tells where to listen.
+        # If the bind address is missing, the locator listens at its own entry of `locators`.
         locator = Locator(name, dir=files.directory, **{"bind_address": None, **options})
         hangup = on_hangup and _both(locator.reload_certificates, on_hangup)
         with _stopping_by_signal(locator.shutdown_requested.set, hangup), locator:
@@ -590,16 +595,17 @@ def run_server(
     ready: Callable[[dict[str, Any]], None] = lambda report: None,
     on_hangup: Callable[[], None] | None = None,
 ) -> None:
-    """Runs a server in this process until a signal or a request stops it. `options` are those that `pywan.Cache` takes.
+    """Runs a server in this process until a signal or a request stops the server. `options` are the arguments of
+    `pywan.Cache`.
 
-    SIGHUP calls `on_hangup`. Without it, SIGHUP stops the server as SIGTERM does.
+    SIGHUP calls `on_hangup`. If `on_hangup` is None, SIGHUP stops the server as SIGTERM does.
     """
     from pywan.member.cache import Cache
 
     files = MemberFiles.of(directory, name)
     _log_start("server", name, options, ("bind_address", "port", "locators"))
     with _own(files, "server") as record:
-        early = threading.Event()  # Set by a signal that comes before there is a cache to stop.
+        early = threading.Event()  # Set by a signal before the cache exists.
         caches: list[Cache] = []
         hangup = on_hangup and _both(lambda: [each.reload_certificates() for each in caches], on_hangup)
         with _stopping_by_signal(early.set, hangup) as watch, Cache(name, dir=files.folder, **options) as cache:
@@ -617,8 +623,8 @@ def run_server(
 
 
 def _both(reload: Callable[[], object], on_hangup: Callable[[], None]) -> Callable[[], None]:
-    """Returns what SIGHUP does: it reads certificates again, and what `on_hangup` does. The log is opened again first,
-    so the lines about certificates are in the new one."""
+    """Returns the action of SIGHUP: `on_hangup`, then reading certificates again. The log is opened again first, so the
+    lines about certificates are in the new log."""
 
     def hangup() -> None:
         on_hangup()
@@ -631,14 +637,15 @@ def _both(reload: Callable[[], object], on_hangup: Callable[[], None]) -> Callab
 
 
 def _log_start(kind: str, name: str, options: Mapping[str, Any], shown: Iterable[str]) -> None:
-    """Writes the first line of a member's log. What is known only later, as a free port, is in a line that follows."""
+    """Writes the first line of a member's log. Values known only later, for example a free port, are in a later
+    line."""
     said = {what: options[what] for what in shown if options.get(what) not in (None, "")}
     given = "".join(f", {what.replace('_', '-')} {value}" for what, value in said.items())
     log.info("pywan %s starts %s %s: process %d%s", pywan.__version__, kind, name, os.getpid(), given)
 
 
 def _open_in(files: MemberFiles, file: Path, flags: int) -> int:
-    """Opens a file in the member's folder. DiskError if that cannot be done."""
+    """Opens a file in the member's folder. DiskError: the file cannot be opened."""
     try:
         return open_own(file, flags)
     except OSError as error:
@@ -649,7 +656,7 @@ def _open_in(files: MemberFiles, file: Path, flags: int) -> int:
 
 @contextlib.contextmanager
 def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], dict[str, Any]]]:
-    """Holds the member's name in its directory. It locks the name's lock file, and removes the pid file in the end.
+    """Holds the member's name in its directory. Locks the name's lock file, and removes the pid file in the end.
 
     The context gives a function that writes the pid file.
     """
@@ -691,7 +698,7 @@ def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], di
         try:
             yield record
         finally:
-            if os.getpid() == pid:  # A child leaves the file alone.
+            if os.getpid() == pid:  # A child keeps the file.
                 with contextlib.suppress(OSError):
                     files.pid_file.unlink()
     finally:
@@ -699,7 +706,7 @@ def _own(files: MemberFiles, kind: str) -> Iterator[Callable[[str, int, str], di
 
 
 class _TakenSignals:
-    """Signals that are written to a descriptor, until their former handlers are put back."""
+    """Signals that are written to a descriptor, until their former handlers are restored."""
 
     def __init__(self, numbers: Iterable[int], descriptor: int) -> None:
         self._before = {number: signal.signal(number, lambda *_: None) for number in numbers}
@@ -711,7 +718,7 @@ class _TakenSignals:
             signal.signal(number, handler)
 
     def give_back_in_child(self) -> None:
-        """Puts the handlers back in a child. The descriptor belongs to the parent too, so a signal to the child would
+        """Restores the handlers in a child. The descriptor belongs to the parent too, so a signal to the child would
         stop the parent."""
         self._descriptor = -1
         self.give_back()
@@ -721,11 +728,11 @@ class _TakenSignals:
 def _stopping_by_signal(
     stop: Callable[[], None], on_hangup: Callable[[], None] | None
 ) -> Iterator[Callable[[Callable[[], None]], None]]:
-    """Makes each SIGTERM and SIGINT call `stop`, from a thread.
+    """Makes every SIGTERM and SIGINT call `stop`, from a thread.
 
-    A handler would run between any two steps of the main thread, which may hold locks that `stop` takes. The context
-    gives a function `watch(other)`, which makes the signals call `other` too, also for a signal that came before.
-    SIGHUP calls `on_hangup` in the same way. Without it, SIGHUP stops too.
+    A signal handler would run between any two steps of the main thread, and the main thread may hold locks that `stop`
+    takes. The context gives a function `watch(other)`: from then on signals call `other` too, also a signal received
+    before. SIGHUP calls `on_hangup` in the same way. If `on_hangup` is None, SIGHUP stops too.
     """
     actions = [stop]
     came = False
@@ -759,7 +766,7 @@ def _stopping_by_signal(
         yield watch
     finally:
         taken.give_back()
-        if os.getpid() == pid:  # A child has no listener, and the pipe is its parent's.
+        if os.getpid() == pid:  # A child has no listener, and the pipe is the parent's.
             os.write(write_end, b"\0")
             listener.join()
         os.close(read_end)
@@ -770,7 +777,8 @@ RUNNERS: dict[str, Callable[..., None]] = {"locator": run_locator, "server": run
 
 
 class _Printable(logging.Formatter):
-    """Formats lines so that a terminal obeys nothing in them. A message is one line; a traceback has several."""
+    """Formats lines so that a terminal obeys no control characters in the text. A message is one line; a traceback has
+    several."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         return printable(super().formatMessage(record))
@@ -780,7 +788,7 @@ class _Printable(logging.Formatter):
 
 
 def configure_logging(level: str = "info", stream: Any = None) -> None:
-    """Sends this process's log to `stream` (None: standard error). ConfigurationError if the level is unknown."""
+    """Sends this process's log to `stream` (None: standard error). ConfigurationError: the level is unknown."""
     word = values.to_word(level, "log-level", LOG_LEVELS)
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(_Printable(LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S"))
@@ -797,11 +805,11 @@ def run_foreground(
     ready: Callable[[dict[str, Any]], None] = lambda report: None,
     on_hangup: Callable[[], None] | None = None,
 ) -> None:
-    """Runs the member in this process. Its log goes to standard error. `options` may also hold `log_level` and
+    """Runs the member in this process. The log goes to standard error. `options` may also hold `log_level` and
     `classpath`.
 
-    SIGHUP calls `on_hangup`. Without it, SIGHUP stops a member whose log goes to a terminal (the terminal was closed),
-    and does nothing to another one.
+    SIGHUP calls `on_hangup`. If `on_hangup` is None, SIGHUP stops a member that logs to a terminal (the terminal was
+    closed), and has no effect on a member with another log.
     """
     options = dict(options)
     configure_logging(options.pop("log_level", None) or "info")
@@ -818,8 +826,8 @@ def _say_no_log_file() -> None:
 
 
 def _open_log(files: MemberFiles) -> None:
-    """Opens the member's log file, creates it if need be, and sends standard output and standard error to it. Raises
-    OSError."""
+    """Opens the member's log file, creates the file if need be, and sends standard output and standard error to the
+    file. Raises OSError."""
     descriptor = open_own(files.log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.set_blocking(descriptor, True)
     for standard in (1, 2):
@@ -828,8 +836,8 @@ def _open_log(files: MemberFiles) -> None:
 
 
 def _open_log_again(files: MemberFiles) -> None:
-    """Goes on in a new log file after the old one was renamed. If that fails, the member goes on in the old one, and
-    logs that."""
+    """Goes on in a new log file after the old file was renamed. If the new file cannot be opened, the member goes on in
+    the old file, and logs the failure."""
     try:
         _open_log(files)
     except OSError as error:
@@ -841,13 +849,13 @@ def _open_log_again(files: MemberFiles) -> None:
 
 
 def _child(kind: str, name: str, descriptor: int) -> int:
-    """Runs the detached process. Its standard streams go to the log. It writes one report to `descriptor`: ready, or an
-    error."""
+    """Runs the detached process. Standard streams go to the log. The process writes one report to `descriptor`: ready,
+    or an error."""
     os.set_inheritable(descriptor, False)
-    # A SIGHUP that comes before the member handles signals must not end it.
+    # A SIGHUP before the member handles signals must not end the member.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
-    # It holds at most one report. After that, the descriptor's number may belong to another file.
+    # At most one report. After the report, the descriptor's number may belong to another file.
     said: list[Mapping[str, Any]] = []
 
     def say(report: Mapping[str, Any]) -> None:
@@ -857,8 +865,8 @@ def _child(kind: str, name: str, descriptor: int) -> int:
         try:
             os.write(descriptor, json.dumps(report).encode()[:MAX_REPORT_BYTES])
         except BrokenPipeError:
-            # The process that wanted this member has ended before the member was ready. Nobody knows of it, so it must
-            # not stay.
+            # The starter of this member has ended before the member was ready. No process knows this member, so the
+            # member must end.
             raise IllegalStateError(f"{kind} {name}: the process that started it is gone") from None
         os.close(descriptor)
 
@@ -893,7 +901,7 @@ def _child(kind: str, name: str, descriptor: int) -> int:
         else:
             log.exception("%s %s ended by an error of its own", kind, name)
             report = {"error": f"{type(error).__name__}: {error}", "kind": InternalError.__name__}
-        with contextlib.suppress(OSError, PywanError):  # The starter may be gone.
+        with contextlib.suppress(OSError, PywanError):  # The starter may have ended.
             say(report)
         return 1
 

@@ -1,6 +1,5 @@
-"""Owns the commands about asynchronous event queues that a member carries out, and those about parked events, which
-queues and gateway senders have alike.
-"""
+"""Owns the member's commands about asynchronous event queues, and the commands about parked events, common to queues
+and gateway senders."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
     from pywan.member.core import MemberCore
 
 QUEUE_ID = Option("id", "the queue's id", required=True)
-# Of parked events: one of these is given.
+# Options of commands about parked events: the user gives one of the two.
 _OF_SENDER = Option("id", "the sender's id")
 _OF_QUEUE = Option("async-event-queue-id", "the id of an asynchronous event queue, in place of a sender's")
 
@@ -149,7 +148,7 @@ class QueueCommands:
     def on_drop_parked_events(self, id: str | None = None, async_event_queue_id: str | None = None) -> Answer:
         return {"dropped": self._either("drop parked-events", id, async_event_queue_id)._core.drop_parked_here()}
 
-    # --- finding them ---
+    # --- look-up ---
 
     def _queue(self, id: Any) -> Any:
         queues = self._member.senders.queues_by_id()
@@ -175,7 +174,7 @@ class QueueCommands:
 
 
 def _queue_view(queue: Any) -> dict[str, Any]:
-    """Returns what an answer tells about a queue."""
+    """Returns the fields of an answer about a queue."""
     attributes = queue.attributes
     plain = to_plain(attributes)
     return {

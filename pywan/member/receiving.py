@@ -1,4 +1,4 @@
-"""Owns the gateway receiver of a member, and the memory of what was applied, which outlives the receiver."""
+"""Owns the gateway receiver of a member, and the memory of applied events, which outlives the receiver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pywan.transport.links import RECEIVER_PORT, Gate
 
 
 class Receiving:
-    """The member's receiver, if it has one. It changes under the member's lock."""
+    """The member's receiver, if the member has one. The receiver changes under the member's lock."""
 
     def __init__(self, state: MemberState, regions: Regions, bind_address: str) -> None:
         self._state, self._regions, self._bind_address = state, regions, bind_address
@@ -25,7 +25,7 @@ class Receiving:
         self.receiver: GatewayReceiver | None = None
 
     def create(self, floors: SourceFloors, made: ReceiverAttributes) -> GatewayReceiver:
-        """Creates the receiver. IllegalStateError if the member has one already."""
+        """Creates the receiver. IllegalStateError: the member has a receiver already."""
         state = self._state
         with state.lock:
             state.check_open()
@@ -55,7 +55,7 @@ class Receiving:
             return receiver
 
     def destroy(self) -> None:
-        """Removes the receiver. NotFoundError if there is none, GatewayReceiverError if it runs."""
+        """Removes the receiver. NotFoundError: the member has no receiver. GatewayReceiverError: the receiver runs."""
         with self._state.lock:
             if self.receiver is None:
                 raise NotFoundError(f"member {self._state.name!r} has no gateway receiver")
@@ -64,15 +64,15 @@ class Receiving:
             self.receiver = None
 
     def stop(self) -> None:
-        """Stops the receiver if it runs."""
+        """Stops the receiver if the receiver runs."""
         if self.receiver is not None and self.receiver.is_running:
             self.receiver.stop()
 
     def _changed(self, receiver: GatewayReceiver) -> None:
-        """Tells the site's locators where the receiver listens, and how many connections it has."""
+        """Tells the site's locators the address of the receiver, and the number of its connections."""
         if not self._state.has_membership or self._state.closed.is_set():
             return
-        with self._telling:  # What is told last is what is so.
+        with self._telling:  # The last message has the newest state.
             dispatchers = receiver.connected_dispatchers
             newest = dispatchers[-DISPATCHERS_TOLD_MAX:]
             place = {"host": receiver.host, "port": receiver.port, "dispatchers": newest}

@@ -1,4 +1,4 @@
-"""Owns the regions of a member: which ones there are, and which senders take the events of each."""
+"""Owns the regions of a member, and the assignment of senders to regions."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ log = logging.getLogger("pywan.region")
 
 
 class RegionHosting(Protocol):
-    """Tells the site of the member's regions."""
+    """Announces the member's regions to the site."""
 
     def hosting(self, made: RegionAttributes) -> None: ...
     def altering(self, made: RegionAttributes, altered: RegionAttributes) -> None: ...
@@ -48,7 +48,7 @@ class RegionHosting(Protocol):
 class Regions:
     """The regions by name. They change under the member's lock.
 
-    `senders` are the cores of the member's senders by id, and change as senders come and go.
+    `senders` are the cores of the member's senders by id; the owner adds and removes senders.
     """
 
     def __init__(
@@ -64,22 +64,22 @@ class Regions:
         self._by_name: dict[str, MemberRegion] = {}
         self._resolver = resolver
         self._tombstone_bytes = tombstone_bytes
-        self.hosting: RegionHosting | None = None  # Set when the member has joined its site.
-        self.fit_sender: Callable[[SenderCore, RegionAttributes], None]  # Set by `Senders`, which is made after this.
+        self.hosting: RegionHosting | None = None  # Set after the member joined its site.
+        self.fit_sender: Callable[[SenderCore, RegionAttributes], None]  # Set by `Senders`, made later.
 
     def all(self) -> list[MemberRegion]:
         return list(self._by_name.values())
 
     def faces(self) -> dict[str, Region[Any, Any]]:
-        """Returns what users hold of the regions, by name."""
+        """Returns the facades of the regions, by name."""
         return {name: region.face for name, region in list(self._by_name.items())}
 
     def find(self, name: str) -> MemberRegion | None:
-        """Returns the region of that name, or None."""
+        """Returns the region with this name, or None."""
         return self._by_name.get(name)
 
     def get(self, name: str) -> MemberRegion:
-        """Returns the region of that name, which may begin with "/". RegionNotFoundError if there is none."""
+        """Returns the region with this name, a "/" in front is allowed. RegionNotFoundError: no such region."""
         region = self.find(name.lstrip("/")) if isinstance(name, str) else None
         if region is None:
             raise RegionNotFoundError(
@@ -93,10 +93,10 @@ class Regions:
         self._fit_senders(made)
         if self.hosting is not None:
             self.hosting.hosting(made)
-        elif made.min_in_sync_copies > 1:
+        elif made.min_in_sync_replicas > 1:
             raise IllegalStateError(
-                f"region {made.name!r}: min-in-sync-copies {made.min_in_sync_copies} needs other members, and this"
-                " cache has no locators; give it locators, or lower min-in-sync-copies"
+                f"region {made.name!r}: min-in-sync-replicas {made.min_in_sync_replicas} needs other members, and this"
+                " cache has no locators; give it locators, or lower min-in-sync-replicas"
             )
         try:
             region = self._create(made)
@@ -141,7 +141,7 @@ class Regions:
             return region
 
     def make_role(self, made: RegionAttributes) -> MemberRegion:
-        """Makes the role region of a sender, which users do not see (sender_roles)."""
+        """Makes the role region of a sender (sender_roles). Users do not see role regions."""
         return MemberRegion(
             made.name,
             self._state.clock,
@@ -154,8 +154,8 @@ class Regions:
         )
 
     def destroy(self, name: str) -> None:
-        """Destroys a region of this member, with its log. IllegalStateError while another region is colocated
-        with it."""
+        """Destroys a region of the member, with its log. IllegalStateError: a second region is colocated with the
+        region."""
         with self._state.lock:
             region = self.get(name)
             children = sorted(other.name for other in self.all() if other.attributes.colocated_with == region.name)
@@ -173,11 +173,11 @@ class Regions:
                 self._stores.needed(region.attributes.disk_store_name).forget(f"region-{region.name}")
 
     def set_resolver(self, resolver: Any) -> None:
-        """Sets the conflict resolver of all regions. It may be a class, an instance or the name of a class. None: no
-        resolver.
+        """Sets the conflict resolver of all regions. The resolver may be a class, an instance or the name of a class.
+        None: no resolver.
 
-        IllegalStateError: several members have one of the regions, or may have it, and their changes ask no resolver in
-        this version. Nothing was changed.
+        IllegalStateError: several members have one of the regions, or may have one, and changes of shared regions ask
+        no resolver in this version. No region was changed.
         """
         if self.hosting is not None:
             for region in self.all():
@@ -193,15 +193,15 @@ class Regions:
                 region.set_resolver(self._resolver)
 
     def watch_tombstones(self) -> bool:
-        """Returns whether the tombstones of some region take more memory than its limit. The bell rings when a region
-        goes over it."""
+        """Returns whether the tombstones of some region take more memory than the limit. The bell rings when a region
+        exceeds the limit."""
         over_limit = [region.watch_tombstones(self._tombstone_bytes, self._state.bell) for region in self.all()]
         return any(over_limit)
 
     def keep_tombstones(self, below: int, before_ms: int) -> bool:
-        """Drops the tombstones that are not needed any more.
+        """Drops tombstones that are not needed any more.
 
-        Returns whether more of them can go as soon as a disk has taken what was written.
+        Returns whether more tombstones can be dropped as soon as a disk has stored written data.
         """
         is_waiting = [region.keep_tombstones(below, before_ms, self._tombstone_bytes) for region in self.all()]
         return any(is_waiting)
@@ -209,27 +209,27 @@ class Regions:
     # Senders
 
     def of_sender(self, id: str) -> list[MemberRegion]:
-        """Returns the regions that name this sender, or this queue: `id` is unique among both."""
+        """Returns the regions with this sender or queue: `id` is unique among senders and queues."""
         return [region for region in self.all() if id in region.attributes.queue_ids]
 
     def attach(self, region: MemberRegion) -> None:
-        """Connects the region to those of its senders that the member has."""
+        """Connects the region to the region's senders in this member."""
         senders = [self._senders[id] for id in region.attributes.queue_ids if id in self._senders]
         region.attach_senders(senders)
         if self.hosting is not None and not region.is_closed:
             self.hosting.fed(region.name, senders)
 
     def persistent_sender(self, made: RegionAttributes) -> str | None:
-        """Returns the id of a sender with a log that takes the events of a region. None: there is none."""
+        """Returns the id of a sender with a log that takes the events of a region. None: no such sender."""
         return next((each.id for each in self._named_by(made) if each.attributes.enable_persistence), None)
 
     def why_only_once(self, made: RegionAttributes) -> str:
-        """Returns why only one member can have a region; empty: several can."""
+        """Returns the reason why only one member can have a region; empty: several members can."""
         return why_only_once(made, self.persistent_sender(made), self._resolver is not None)
 
     def claim(self, made: SenderAttributes) -> None:
-        """A sender is about to be created. A region that names it is this member's alone from now on, if the sender has
-        a log. GatewaySenderConfigurationError: another member has the region, or may have it."""
+        """Prepares the creation of a sender. If the sender has a log, a region with this sender is the member's alone
+        from now on. GatewaySenderConfigurationError: another member has the region, or may have the region."""
         if not made.enable_persistence or self.hosting is None:
             return
         for region in self.of_sender(made.core_id):
@@ -239,7 +239,7 @@ class Regions:
                 raise made.error(f"{made.what} is persistent: {error}") from None
 
     def validate_sender(self, attributes: QueueAttributes) -> None:
-        """Raises ConfigurationError if a sender with these attributes does not fit a region that names it."""
+        """Raises ConfigurationError if a sender with these attributes does not fit a region of the sender."""
         regions = self.of_sender(attributes.core_id)
         for region in regions:
             validate_attachment(region.attributes, attributes)
@@ -248,7 +248,7 @@ class Regions:
             validate_colocation(region.attributes, others, {attributes.core_id: attributes})
 
     def reached_with(self, sender: SenderCore) -> frozenset[int]:
-        """Returns the remote sites that every event of this sender is stamped as reaching, whatever its region."""
+        """Returns the remote sites in the stamp of every event of this sender, in any region."""
         reached: frozenset[int] | None = None
         for region in self.of_sender(sender.id):
             if region.attributes.feeds_gateways:
@@ -263,8 +263,8 @@ class Regions:
         return (reached or frozenset()) | sender.attributes.reaches
 
     def with_other_buckets(self, core: SenderCore) -> MemberRegion | None:
-        """Returns a region that names this parallel sender and has another number of buckets than the sender. None:
-        there is none."""
+        """Returns a region of this parallel sender with a different number of buckets than the sender. None: no such
+        region."""
         return next(
             (
                 region
@@ -275,16 +275,16 @@ class Regions:
         )
 
     def _fit_senders(self, attributes: RegionAttributes, altered: MemberRegion | None = None) -> None:
-        """Makes parallel senders that get their first region have as many buckets as the region.
+        """Gives parallel senders that get their first region as many buckets as the region.
 
-        The caller does not hold the member's lock, because a running sender is stopped and started again.
+        The caller must not hold the member's lock, because a running sender is stopped and started again.
         """
         with self._state.lock:
             self._state.check_open()
             if altered is None:
                 self._check_new(attributes)
             elif self.find(attributes.name) is not altered:
-                return  # The caller raises the error for this, under the lock.
+                return  # The caller raises the error for this case, under the lock.
             self._validate(attributes)
             unfit = [
                 core for core in self._named_by(attributes) if core.buckets not in (None, attributes.total_num_buckets)
@@ -333,7 +333,8 @@ class Regions:
             self._note_missing_senders(region)
 
     def _check_one_member(self, region: MemberRegion, altered: RegionAttributes) -> None:
-        """Raises IllegalStateError if a region that several members have would get what is one member's own."""
+        """Raises IllegalStateError if a region of several members would get a persistent sender or a queue. Both belong
+        to one member."""
         is_of_several = region.route is not None or (self.hosting is not None and self.hosting.is_of_several(altered))
         persistent = self.persistent_sender(altered)
         named = [*altered.async_event_queue_ids, *([persistent] if persistent is not None else [])]
@@ -345,25 +346,24 @@ class Regions:
             )
 
     def lacks(self, region: MemberRegion) -> list[str]:
-        """Returns a text for each sender or queue that the region names and that a member lacks, with what that
-        means."""
+        """Returns one text for each missing sender or queue of the region, with the member and the effect."""
         return [text for id in region.attributes.queue_ids for text in self._lacks(region, id)]
 
     def lacks_of(self, id: str) -> list[str]:
-        """Returns the same for a sender of this member: other members lack it."""
+        """Returns the texts about a sender of the member that other members do not have."""
         return [text for region in self.of_sender(id) for text in self._lacks(region, id)]
 
     def _lacks(self, region: MemberRegion, id: str) -> list[str]:
         made, own, sender = region.attributes, self._state.name, self._senders.get(id)
         without: dict[str, int] = {}
-        # A sender with a log, and a queue with a listener, are one member's own, and so are their regions.
+        # A sender with a log, and a queue with a listener, belong to one member, and so do their regions.
         is_own = id not in made.gateway_sender_ids or (sender is not None and sender.attributes.enable_persistence)
         if self.hosting is not None and not is_own and self.hosting.is_of_several(made):
             without = self.hosting.without_sender(made, id)
         if sender is None:
             without.setdefault(own, 0)
         else:
-            without.pop(own, None)  # What this member has is known here first.
+            without.pop(own, None)  # Changes of this member are known here first.
         return [
             f"region {region.name}: member {member} has no {queue_words(id)}"
             f"{near_queue(id, self._senders) if member == own else ''}"
@@ -374,7 +374,7 @@ class Regions:
 
     def _note_missing_senders(self, region: MemberRegion) -> None:
         missing = [id for id in region.attributes.queue_ids if id not in self._senders]
-        # A member that stores nothing leads no bucket.
+        # A member without entries leads no bucket.
         say = log.warning if region.attributes.stores_entries else log.info
         for id in missing:
             say(
@@ -387,7 +387,7 @@ class Regions:
             )
 
     def _make_persistent(self, region: MemberRegion, attributes: RegionAttributes) -> None:
-        """Opens the log of a persistent region in its disk store."""
+        """Opens the log of a persistent region in the region's disk store."""
         store = self._stores.needed(attributes.disk_store_name)
         owner = f"region-{attributes.name}"
         place = store.log_place(owner, {"kind": "region", "region": attributes.name, "site": self._state.site})

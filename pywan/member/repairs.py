@@ -24,10 +24,10 @@ class ClockRepairs:
 
     def __init__(self, state: MemberState, regions: Regions, senders: Senders, tombstones: Tombstones) -> None:
         self._state, self._regions, self._senders, self._tombstones = state, regions, senders, tombstones
-        self._lock = threading.Lock()  # The repair that runs holds it.
+        self._lock = threading.Lock()  # Held by the running repair.
 
     def steps(self, regions: Any, *, dry_run: bool, timeout: float) -> Iterator[ClockRepairReport]:
-        """Runs a repair, and yields its report again and again: the last time when the repair is done."""
+        """Runs a repair, and yields its report again and again, for the last time when the repair is done."""
         self._state.check_open()
         names = [regions] if isinstance(regions, str) else list(regions)
         wanted = [self._regions.get(name) for name in names]
@@ -71,7 +71,7 @@ class ClockRepairs:
                 repair = ClockRepair(
                     clock,
                     regions,
-                    # What waits for a region of several members keeps its stamps, as that region does.
+                    # Events for a region of several members keep their stamps, as the region does.
                     [core for core in self._senders.cores() if not core.queue.runs()],
                     site=self._state.site,
                     others=others,

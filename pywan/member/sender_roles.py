@@ -1,9 +1,9 @@
-"""Owns what the members of a site agree on about each gateway sender: what it is, where it runs, and which member sends
-if it is serial.
+"""Owns the agreement of a site's members about each gateway sender: the sender's attributes, the members that run the
+sender, and the dispatching member of a serial sender.
 
-A sender is told to the site as a region of one bucket, its *role region*: the members where the sender runs have copies
-of it, and the primary of the bucket is the primary of the sender. So the sender's primary has a lease and an epoch, and
-is replaced, like that of a bucket (docs/decisions/0092).
+The site knows a sender as a region of one bucket, the *role region*. The members that run the sender have the replicas
+of the role region, and the primary of the bucket is the primary of the sender. So the sender's primary has a lease and
+an epoch, and is replaced like the primary of a bucket (docs/decisions/0092).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from pywan.transport.links import PLAIN, Way
 log = logging.getLogger("pywan.sender")
 
 _FILTERS = ("gateway_event_filters", "gateway_event_substitution_filter")
-# What all members say alike of a sender, beside its filters: as Geode, and what decides how its events are told apart.
+# Attributes of a sender, beside its filters, with equal values at all members: as in Geode, and attributes for telling
+# events apart.
 _ALIKE = (
     "remote_distributed_system_id",
     "parallel",
@@ -47,12 +48,12 @@ _ALIKE = (
     "enforce_threads_connect_same_receiver",
     "acknowledge_once",
 )
-_ASK_TIMEOUT_S = 1.0  # Another member that is asked how many events wait there.
-# A member is asked whether a decision is in effect there. It waits so long for that, and is then asked again.
+_ASK_TIMEOUT_S = 1.0  # Timeout of the question how many events wait at another member.
+# A member waits this long for a metadata record before its reply. Then the question is repeated.
 HAS_DECISION, HAS_DECISION_MS = "has-decision", 200
-FLUSH_QUEUE, FLUSH_MS = "flush-queue", 100  # For how long at most a member flushes its queue for another one.
-_LOOK_S = 0.1  # So often is looked whether the coordinator is away.
-_SILENCE_LIMIT_MS = 1_000  # A role has no content, so it does not wait for a member that may come back.
+FLUSH_QUEUE, FLUSH_MS = "flush-queue", 100  # Limit of a flush of a queue on behalf of another member.
+_LOOK_S = 0.1  # Interval of the checks whether the coordinator is away.
+_UNCLEAN_RECOVERY_TIMEOUT_MS = 1_000  # A role has no content, so no bucket waits for a member that may return.
 
 
 def role_name(id: str) -> str:
@@ -60,15 +61,16 @@ def role_name(id: str) -> str:
 
 
 def is_shared_sender(made: QueueAttributes) -> bool:
-    """Whether the members of a site have the sender together. A queue with a log, or with a listener, is one member's
-    own in this version."""
+    """Returns whether the members of a site share the sender. A queue with a log, or with a listener, belongs to one
+    member in this version."""
     return isinstance(made, SenderAttributes) and not made.enable_persistence
 
 
 def words_of(made: SenderAttributes) -> str:
-    """Returns what all members say alike of the sender, as `name=value` parts."""
+    """Returns the sender's attributes with equal values at all members, as `name=value` parts."""
     alike = {name: getattr(made, name) for name in _ALIKE if hasattr(made, name)}
-    # Members may have different numbers of dispatchers. What one dispatcher keeps by itself is more than the default.
+    # Members may have different numbers of dispatchers. One dispatcher by itself keeps a stricter order than the
+    # default.
     alike["order_policy"] = made.order_policy or "key"
     parts = [f"{name.replace('_', '-')}={_shown(value)}" for name, value in alike.items()]
     filters = [f"{name.replace('_', '-')}={_shown(getattr(made, name))}" for name in _FILTERS]
@@ -92,7 +94,7 @@ def _shown(value: Any) -> str:
 
 
 def ids_of(made: RegionAttributes) -> str:
-    """Returns the ids of the senders that a region names, as all members say them alike."""
+    """Returns the ids of a region's senders in the same form at all members."""
     words = ",".join(sorted(made.gateway_sender_ids))
     if len(words) > SENDERS_TEXT_MAX:
         words = f"{len(made.gateway_sender_ids)} senders, {zlib.crc32(words.encode()):x}"
@@ -100,17 +102,17 @@ def ids_of(made: RegionAttributes) -> str:
 
 
 def _ask(way: Way, member: MemberProfile, what: str, **more: Any) -> int:
-    """Asks another member how many events it sends."""
+    """Asks another member for the number of its dispatched events."""
     reply = call_once(Address(member.host, member.port), what, timeout=_ASK_TIMEOUT_S, way=way, **more)
     return to_int(reply.get("local_queue_size"), "local_queue_size", 0, 1 << 62)
 
 
 class RoleSharing(Protocol):
-    """What a member shares with its site (SharedRegions)."""
+    """The functions of SharedRegions that roles need."""
 
     def take_part(self, region: MemberRegion, is_decided: bool) -> None: ...
     def take_no_part(self, name: str) -> None: ...
-    def kept_elsewhere(self, id: str) -> int: ...
+    def kept_by_others(self, id: str) -> int: ...
     def sender_primary(self, id: str) -> Incarnation | None: ...
     def wait_for_tables(self, is_so: Callable[[], bool], timeout: float) -> bool: ...
     @property
@@ -118,7 +120,7 @@ class RoleSharing(Protocol):
 
 
 class RoleAgent(Protocol):
-    """What a member tells and knows of its site (Agent)."""
+    """The functions of Agent that roles need."""
 
     @property
     def me(self) -> Incarnation: ...
@@ -131,7 +133,8 @@ class RoleAgent(Protocol):
 
 
 class SenderRoles:
-    """The roles of this member's senders. The owner of the senders calls it, one call for a sender at a time."""
+    """The roles of this member's senders. The owner of the senders calls the methods, one call for a sender at a
+    time."""
 
     def __init__(
         self,
@@ -144,7 +147,7 @@ class SenderRoles:
         self._way = way
         self._agent, self._sharing, self._make_region = agent, sharing, make_region
         self._running: set[str] = set()
-        self._words: dict[str, str] = {}  # By id: what was told of a sender last.
+        self._words: dict[str, str] = {}  # By id: the attributes announced last.
 
     def _told(self, made: SenderAttributes) -> SharedAttributes:
         words = self._words[made.id] = words_of(made)
@@ -158,13 +161,14 @@ class SenderRoles:
             total_num_buckets=1,
             redundant_copies=1,
             recovery_delay=0,
-            silence_limit=_SILENCE_LIMIT_MS,
+            unclean_recovery_timeout=_UNCLEAN_RECOVERY_TIMEOUT_MS,
         )
 
     def tell(self, made: QueueAttributes) -> None:
-        """Tells the site that this member has the sender, which does not run yet, or that it was altered.
+        """Announces to the site a sender of this member: not running yet, or altered.
 
-        IllegalStateError: other members have it with other attributes. Then nothing is to be created.
+        IllegalStateError: other members have different attributes for the sender. Then the caller must not create the
+        sender.
         """
         if not is_shared_sender(made):
             return
@@ -178,20 +182,20 @@ class SenderRoles:
         self._agent.host(role_name(made.id), self._told(made), weight)
 
     def altered(self, made: QueueAttributes) -> None:
-        """The sender was altered. Others may have what it was before for a while. It returns at once."""
+        """Announces an altered sender. Members may use the earlier attributes for a while. Returns at once."""
         if is_shared_sender(made) and isinstance(made, SenderAttributes) and words_of(made) != self._words.get(made.id):
             weight = EQUAL_WEIGHT_MB if made.id in self._running else 0
             self._agent.host(role_name(made.id), self._told(made), weight, timeout=0.0)
 
     def forget(self, made: QueueAttributes) -> None:
-        """The sender is destroyed, or was not created."""
+        """Removes a sender after its end, or after a failed creation."""
         if is_shared_sender(made):
             self.stopped(made)
             self._words.pop(made.id, None)
             self._agent.unhost(role_name(made.id))
 
     def started(self, made: QueueAttributes) -> None:
-        """The sender runs here. It returns at once: the tables say who is primary."""
+        """The sender runs here. Returns at once: the cluster metadata name the primary."""
         if not is_shared_sender(made) or made.id in self._running:
             return
         assert isinstance(made, SenderAttributes)
@@ -200,7 +204,7 @@ class SenderRoles:
         self._sharing.take_part(self._make_region(self._region_attributes(made.id)), is_decided)
 
     def stopped(self, made: QueueAttributes) -> None:
-        """The sender runs here no more: another member where it runs becomes primary."""
+        """The sender runs here no more: another running member becomes primary."""
         # A queue with a listener may have the id of a sender.
         if not is_shared_sender(made) or made.id not in self._running:
             return
@@ -211,11 +215,11 @@ class SenderRoles:
         self._agent.host(role_name(made.id), self._told(made), 0, timeout=0.0)
 
     def wait_known(self, made: QueueAttributes) -> None:
-        """Returns when all members that have the sender know whether it runs here. From then on the primaries of the
-        site's buckets queue events for it, or do not, as it is.
+        """Returns when all members with the sender know whether the sender runs here. From then on the primaries of the
+        site's buckets queue events for the sender, or queue none, accordingly.
 
-        It waits as long as a call is tried, and logs then who does not know. A primary asks the state of its own
-        member alone about a parallel sender, so nobody is waited for.
+        The wait ends after the timeout of a call, with a log line about the unaware members. A primary of a bucket
+        checks a parallel sender in its own member alone, so a parallel sender needs no wait.
         """
         if not is_shared_sender(made) or made.parallel:
             return
@@ -242,7 +246,7 @@ class SenderRoles:
             )
 
     def _is_shown(self, made: QueueAttributes) -> bool:
-        """Whether the tables show the sender as it is here."""
+        """Returns whether the cluster metadata show the present state of the sender here."""
         profile = self._agent.tables.members.get(self._agent.me)
         weight = dict(profile.hosting).get(role_name(made.core_id)) if profile is not None else None
         return weight is not None and (weight > 0) == (made.id in self._running)
@@ -251,7 +255,8 @@ class SenderRoles:
         return member.incarnation in self._agent.tables.members
 
     def _has(self, member: MemberProfile, decision: DecisionId) -> bool:
-        """Whether the decision is in effect at the member, which says so as soon as it is."""
+        """Returns whether the metadata record is in effect at the member. The member replies as soon as the record is
+        in effect."""
         address = Address(member.host, member.port)
         fields = {"decision": [*decision], "ms": HAS_DECISION_MS}
         try:
@@ -261,25 +266,24 @@ class SenderRoles:
         return reply.get("has") is True
 
     def is_primary(self, made: QueueAttributes) -> bool:
-        """Whether this member sends the events of a sender that runs here."""
+        """Returns whether this member sends the events of a sender running here."""
         return made.parallel or not is_shared_sender(made) or self._sharing.sender_primary(made.id) == self._agent.me
 
-    def kept_elsewhere(self, made: QueueAttributes) -> int:
-        """Returns how many events of the sender's queue another member has too."""
-        return self._sharing.kept_elsewhere(made.core_id)
+    def kept_by_others(self, made: QueueAttributes) -> int:
+        """Returns how many events of the sender's queue are at a second member too."""
+        return self._sharing.kept_by_others(made.core_id)
 
-    def queued_elsewhere(self, made: QueueAttributes) -> int:
-        """Asks the other members that have the sender how many events they send. One that does not answer counts for
-        none."""
+    def queued_at_others(self, made: QueueAttributes) -> int:
+        """Asks the other members with the sender for the number of sent events. A member without a reply adds none."""
         total = 0
         for each in self._others(made):
             with contextlib.suppress(PywanError):
                 total += _ask(self._way, each, "queue-size", id=made.core_id)
         return total
 
-    def flush_elsewhere(self, made: QueueAttributes, seconds: float) -> bool:
-        """Has the other members that have the sender send without waiting for full batches, for a moment and so many
-        seconds at most. Returns whether all that they send has left. Of one that does not answer nobody knows."""
+    def flush_others(self, made: QueueAttributes, seconds: float) -> bool:
+        """Makes the other members with the sender send without waiting for full batches, for a moment, and `seconds` at
+        most. Returns whether all their events have left. The events of a member without a reply are unknown."""
         deadline, has_left = time.monotonic() + seconds, True
         for each in self._others(made):
             ms = int(min(max(deadline - time.monotonic(), 0) * 1000, FLUSH_MS))
@@ -290,7 +294,7 @@ class SenderRoles:
         return has_left
 
     def _others(self, made: QueueAttributes) -> list[MemberProfile]:
-        """Returns the other members that have the sender."""
+        """Returns the other members with the sender."""
         name, members = role_name(made.core_id), list(self._agent.tables.members.values())
         return [
             each

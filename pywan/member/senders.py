@@ -1,4 +1,4 @@
-"""Owns the gateway senders of a member, and its asynchronous event queues, which are made of the same parts."""
+"""Owns the gateway senders of a member, and its asynchronous event queues, which have the same parts."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from pywan.member.state import MemberFolder, MemberState
 from pywan.member.stores import DiskStores
 from pywan.protocol.members import dispatcher_number
 
-MAX_SENDERS = 128  # Of a member, asynchronous event queues included.
+MAX_SENDERS = 128  # In a member, asynchronous event queues included.
 
 Face = TypeVar("Face", bound=QueueFace)
 
 
 def is_queue(core: SenderCore) -> bool:
-    """Whether it is the core of an asynchronous event queue."""
+    """Returns whether the core belongs to an asynchronous event queue."""
     return core.id.startswith(RESERVED_SENDER_PREFIX)
 
 
 class Senders:
     """The senders by id. They change under the member's lock.
 
-    `cores` holds the cores of the senders by id. Regions read it.
+    `cores` holds the cores of the senders by id. Regions read `cores`.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Senders:
         self._state, self._folder, self._stores, self._regions = state, folder, stores, regions
         self._cores = cores
         regions.fit_sender = self.fit
-        self.roles: SenderRoles | None = None  # Set when the member has joined its site.
+        self.roles: SenderRoles | None = None  # Set after the member joined its site.
         self.parked: ParkedRounds | None = None  # Likewise.
         self._faces: dict[str, GatewaySender] = {}  # By id.
         self._queues: dict[str, AsyncEventQueue] = {}  # By id.
@@ -69,32 +69,32 @@ class Senders:
         return [core for core in self.cores() if is_queue(core)]
 
     def by_id(self) -> dict[str, GatewaySender]:
-        """Returns what users hold of the senders, by id."""
+        """Returns the facades of the senders, by id."""
         return dict(self._faces)
 
     def queues_by_id(self) -> dict[str, AsyncEventQueue]:
-        """Returns what users hold of the asynchronous event queues, by id."""
+        """Returns the facades of the asynchronous event queues, by id."""
         return dict(self._queues)
 
     def get(self, id: str) -> GatewaySender:
-        """Returns what users hold of the sender of that id. NotFoundError if there is none."""
+        """Returns the facade of the sender with this id. NotFoundError: no such sender."""
         return self._found(self._faces, id, "gateway sender")
 
     def get_queue(self, id: str) -> AsyncEventQueue:
-        """Returns what users hold of the asynchronous event queue of that id. NotFoundError if there is none."""
+        """Returns the facade of the asynchronous event queue with this id. NotFoundError: no such queue."""
         return self._found(self._queues, id, "async event queue")
 
     def _found(self, faces: dict[str, Face], id: str, what: str) -> Face:
         try:
             return faces[id]
-        except (KeyError, TypeError):  # The id may be of a type that is no key, such as a list.
+        except (KeyError, TypeError):  # The id may have an unhashable type, for example a list.
             raise NotFoundError(
                 f"member {self._state.name!r} has no {what} {id!r}; it has {', '.join(sorted(faces)) or 'none'}"
             ) from None
 
     def create(self, made: SenderAttributes) -> GatewaySender:
-        """Creates a sender, and starts it unless `manual_start` is true. See `Cache.create_gateway_sender` for the
-        errors."""
+        """Creates a sender, and starts the sender unless `manual_start` is true. See `Cache.create_gateway_sender` for
+        the errors."""
         made.check_site(self._state.distributed_system_id)
         self._check_new(made)
         if self.roles is not None:
@@ -113,7 +113,8 @@ class Senders:
         return face
 
     def create_queue(self, made: AsyncEventQueueAttributes) -> AsyncEventQueue:
-        """Creates an asynchronous event queue and starts it. See `Cache.create_async_event_queue` for the errors."""
+        """Creates an asynchronous event queue and starts the queue. See `Cache.create_async_event_queue` for the
+        errors."""
         with self._state.lock:
             core = self._create(made)
             face = self._queues[made.id] = AsyncEventQueue(core)
@@ -132,7 +133,7 @@ class Senders:
             )
         core = self._make(made)
         region = self._regions.with_other_buckets(core)
-        if region is not None:  # The log of the sender has another number of partitions, or none yet.
+        if region is not None:  # The sender's log has another number of partitions, or none yet.
             buckets = region.attributes.total_num_buckets
             core.retire(f"region {region.name!r} has {buckets} buckets")
             core = self._make(made, buckets)
@@ -148,10 +149,8 @@ class Senders:
             )
 
     def fit(self, core: SenderCore, region: RegionAttributes) -> None:
-        """Gives a parallel sender, which no region feeds yet, a queue with a partition for each bucket of this region.
-
-        IllegalStateError if the sender holds events. Then nothing was changed.
-        """
+        """Gives a parallel sender without regions a queue with one partition for each bucket of the region.
+        IllegalStateError: the sender holds events. Then the sender was not changed."""
         was_running, was_paused = core.is_running, core.status.is_paused
         core.retire(f"region {region.name!r}: total_num_buckets {region.total_num_buckets}")
         with self._state.lock:
@@ -162,27 +161,27 @@ class Senders:
             fresh.start(paused=was_paused)
 
     def clean(self, id: str) -> int:
-        """Drops all queued events of a gateway sender that runs nowhere. Returns how many they were."""
+        """Drops all queued events of a gateway sender that no member runs. Returns the number of dropped events."""
         return self._cores[id].clean()
 
     def local_queue_size(self, core_id: Any) -> int:
-        """Returns how many queued events this member sends, for another member that asks. 0: it has no such sender."""
+        """Returns how many queued events this member sends. Another member asks. 0: unknown sender."""
         core = self._cores.get(core_id) if isinstance(core_id, str) else None
         return 0 if core is None else core.local_queue_size
 
     def flush_for(self, core_id: Any, seconds: float) -> int:
-        """Sends what this member sends of a sender without waiting for full batches, for another member that waits.
-        Returns how many events are left. 0: it has no such sender."""
+        """Sends this member's events of a sender without waiting for full batches, because another member waits.
+        Returns the number of remaining events. 0: unknown sender."""
         core = self._cores.get(core_id) if isinstance(core_id, str) else None
         return 0 if core is None else core.flush_for(seconds)
 
     def queue_of(self, core_id: str) -> Any:
-        """Returns the queue of a sender, for another member that lacks events. None: this member has no such sender."""
+        """Returns the queue of a sender, for a member with a gap. None: this member does not have the sender."""
         core = self._cores.get(core_id)
         return None if core is None else core.queue
 
     def volatile_events(self) -> dict[str, dict[str, int]]:
-        """Counts the events that would be lost with the process, for each sender that has some."""
+        """Counts the events that would end with the process, for each sender with volatile events."""
         by_id = {core.id: core.volatile_events() for core in self.cores()}
         return {id: counts for id, counts in by_id.items() if counts}
 
@@ -210,7 +209,7 @@ class Senders:
         )
 
     def _make(self, attributes: QueueAttributes, buckets: int | None = None) -> SenderCore:
-        """Makes the core of a sender, which does not run yet."""
+        """Makes the core of a sender. The sender does not run yet."""
         a, state = attributes, self._state
         self._stores.check_there(a.disk_store_name, a.what)
         self._regions.validate_sender(a)
@@ -232,11 +231,11 @@ class Senders:
             on_running=self._runs,
             wait_known=lambda: None if self.roles is None else self.roles.wait_known(a),
             is_primary=lambda: self.roles is None or self.roles.is_primary(a),
-            kept_elsewhere=lambda: 0 if self.roles is None else self.roles.kept_elsewhere(a),
-            queued_elsewhere=lambda: 0 if self.roles is None else self.roles.queued_elsewhere(a),
+            kept_by_others=lambda: 0 if self.roles is None else self.roles.kept_by_others(a),
+            queued_at_others=lambda: 0 if self.roles is None else self.roles.queued_at_others(a),
             lacks=lambda: self._regions.lacks_of(a.core_id),
-            flush_elsewhere=lambda seconds: self.roles is None or self.roles.flush_elsewhere(a, seconds),
-            parked_elsewhere=None if parked is None else parked.sharing,
+            flush_others=lambda seconds: self.roles is None or self.roles.flush_others(a, seconds),
+            parked_at_others=None if parked is None else parked.sharing,
         )
         if parked is not None:
             parked.add(core)
@@ -248,15 +247,15 @@ class Senders:
             (self.roles.started if core.is_running else self.roles.stopped)(core.attributes)
 
     def changed(self, core: SenderCore) -> None:
-        """Tells the regions of a sender that it was started, stopped or altered: they stamp events with the sites that
-        will be reached."""
+        """Tells the regions of a sender about a start, stop or alteration: regions stamp events with the sites that the
+        events will reach."""
         if self.roles is not None:
             self.roles.altered(core.attributes)
         for region in self._regions.of_sender(core.id):
             self._regions.attach(region)
 
     def _forget(self, core: SenderCore) -> None:
-        """Removes a sender that is destroyed. GatewaySenderError while a region is attached to it."""
+        """Removes a destroyed sender. GatewaySenderError: a region is attached to the sender."""
         with self._state.lock:
             attached = sorted(region.name for region in self._regions.of_sender(core.id))
             if attached:

@@ -1,5 +1,6 @@
-"""Owns the regions that a member shares with others of its site: it tells the coordinator of them, and gives each one
-its tail, its copies and its route as the tables say (docs/decisions/0057, 0065)."""
+"""Owns the regions that a member shares with other members of its site. The object announces the regions to the
+coordinator, and gives every region a change log, replicas and a route as the cluster metadata say (docs/decisions/0057,
+0065)."""
 
 from __future__ import annotations
 
@@ -32,14 +33,14 @@ from pywan.coordination.tables import (
     RegionAttributes as SharedAttributes,
     is_role,
 )
-from pywan.copies.member_copies import MemberCopies
 from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.member.feeding import Feeding, Sender, members_without
-from pywan.member.hosting import is_of_site, silence_limit_ms, site_attributes, weight_of
-from pywan.member.interest import Interest, check_interest, hears_all, storing
+from pywan.member.hosting import is_of_site, site_attributes, unclean_recovery_timeout_ms, weight_of
+from pywan.member.interest import Interest, check_interest, receives_all, storing
 from pywan.member.older_events import OLDER_EVENTS, Lack, OlderEvents, Wanted, answer as answer_older, fields_of
 from pywan.member.sender_roles import HAS_DECISION_MS, ids_of, role_name
 from pywan.region.member_region import MemberRegion
+from pywan.replication.member_replicas import MemberReplicas
 from pywan.site.agent import Agent
 from pywan.transport.control import call_once
 from pywan.transport.links import PLAIN, Way
@@ -51,45 +52,47 @@ log = logging.getLogger("pywan.sharing")
 
 BACKLOG_MEMORY_MB = 512  # The default limit of a member's budget.
 
-FOLLOW_S = 5.0  # The time that members have to follow one that altered the senders of a region.
-OLDER_AGAIN_S = 0.1  # A member that did not give all that a queue lacks is asked again.
-OLDER_TIMEOUT_S = 10.0  # Of one answer, of a few MiB at most.
+FOLLOW_S = 5.0  # Time for members to follow a member that altered the senders of a region.
+OLDER_AGAIN_S = 0.1  # Pause between two rounds of a backfill.
+OLDER_TIMEOUT_S = 10.0  # Timeout of one reply, a few MiB at most.
 
 _NOTHING: Mapping[int, Bucket] = MappingProxyType({})
 
 
 @dataclass
 class _OtherSenders:
-    """The site names other senders of a region than this member."""
+    """The cluster metadata and this member name different senders of a region."""
 
-    words: tuple[str, str]  # Its senders here, and at the member that said them last.
+    words: tuple[str, str]  # The senders here, and at the member with the newest report.
     since: float
     was_said: bool = False
 
 
 class _Shared:
-    """A region that the site knows of. The owner's lock guards it."""
+    """A region that the site knows. The owner's lock guards the object."""
 
     def __init__(self, region: MemberRegion) -> None:
         self.region = region
         self.buckets: dict[int, Bucket] = {}
-        self.alone: dict[int, Bucket] = {}  # The newest decisions under which this member alone had all buckets.
-        self.tail: _core.Tail | None = None  # None: this member alone has the region, by decision.
+        self.alone: dict[int, Bucket] = {}  # Newest metadata records that gave this member alone all buckets.
+        self.changelog: _core.Changelog | None = None  # None: by metadata record, no second member has the region.
         self.table: BucketTable | None = None
-        self.other_senders: _OtherSenders | None = None  # None: the site names the same ones.
-        # None: its listeners are told of the buckets that this member leads, or it is replicated.
-        self.interest = Interest(region.attributes) if hears_all(region.attributes) else None
+        self.other_senders: _OtherSenders | None = None  # None: the site names the same senders.
+        # None: listeners receive the changes of the buckets led by this member, or the region is a REPLICATE region.
+        self.interest = Interest(region.attributes) if receives_all(region.attributes) else None
 
 
-def primary_until_us(made: RegionAttributes, heard_us: int) -> int | None:
-    """Until when the member works as a primary of the region when the coordinator was heard last after `heard_us`: a
-    margin less than the coordinator waits before the bucket begins anew, as their clocks may drift. None: for ever."""
-    limit_us = silence_limit_ms(made) * 1000
-    return None if limit_us < 0 else heard_us + limit_us - limit_us // DRIFT_DIVISOR
+def primary_until_us(made: RegionAttributes, received_us: int) -> int | None:
+    """Returns the time until which the member works as a primary of the region, if the coordinator was last in contact
+    after `received_us`. The time ends a margin before the coordinator begins a new timeline of the bucket, as the two
+    clocks may drift. None: no limit."""
+    limit_us = unclean_recovery_timeout_ms(made) * 1000
+    return None if limit_us < 0 else received_us + limit_us - limit_us // DRIFT_DIVISOR
 
 
 class SharedRegions:
-    """Any thread may call it. `start` is called once the member has joined its site, `stop` when it ends."""
+    """Any thread may call the methods. `start` is called after the member joined the site, `stop` when the member
+    ends."""
 
     def __init__(
         self,
@@ -103,41 +106,41 @@ class SharedRegions:
         why_only_once: Callable[[RegionAttributes], str] = lambda made: "",
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
-        """`call_timeout_s`: for how long a call is tried. None: as `member-timeout` says. `backlog_bytes`: the limit of
-        the member's budget (docs/decisions/0078). `memory`: the limit of its memory (docs/decisions/0106). `way`:
-        connects to other members. `why_only_once`: returns why only one member can have a region. `gives_up`: called
-        with the reason if the copies' thread cannot go on."""
+        """`call_timeout_s`: the timeout of a call. None: as `member-timeout` says. `backlog_bytes`: the limit of the
+        member's budget (docs/decisions/0078). `memory`: the limit of the member's memory (docs/decisions/0106). `way`:
+        connects to other members. `why_only_once`: returns the reason why only one member can have a region.
+        `gives_up`: called with the reason if the replicas' thread cannot go on."""
         self._agent, self._find, self._gives_up = agent, find, gives_up
         self._way, self._why_only_once = way, why_only_once
         self.budget, self._memory = _core.MemoryBudget(backlog_bytes), memory
-        self._lock = threading.RLock()  # Guards the regions. Nobody waits for another process under it.
+        self._lock = threading.RLock()  # Guards the regions. No thread waits for another process under the lock.
         self._regions: dict[str, _Shared] = {}
         self._call_timeout_s = call_timeout_s
-        self._member_timeout_us = 0  # For which `call-timeout` was looked at last.
+        self._member_timeout_us = 0  # The value for which `call-timeout` was checked last.
         self._feeding = Feeding(self.sender_primary, self._fetch_older)
-        # What gets older events, by the region and the queue.
+        # The running backfills, by region and queue.
         self._fetching: dict[tuple[str, Any], OlderEvents] = {}
         self._ending = threading.Event()
-        self._taken = NO_DECISION  # What is in effect here. `_took` is notified when it changes.
+        self._taken = NO_DECISION  # Newest record in effect here. `_took` is notified of changes.
         self._took = threading.Condition(self._lock)
-        self.decided: Callable[[], object] = lambda: None  # Called after new tables were taken; it returns at once.
-        self.sender_changed: Callable[[Any], object] = lambda sender: None  # Called when a sender runs elsewhere.
-        self._unanswered: set[str] = set()  # Regions that were created without an answer of the coordinator.
+        self.decided: Callable[[], object] = lambda: None  # Called after new metadata took effect; returns at once.
+        self.sender_changed: Callable[[Any], object] = lambda sender: None  # Called when a sender's runners change.
+        self._unanswered: set[str] = set()  # Regions that were created without a reply of the coordinator.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
         self._openings, self._questions = OwnOpenings(), OpeningQuestions(self._address_of, way)
-        self._pool: CallPool | None = None  # It stays when the member begins anew: calls that wait go on over it.
+        self._pool: CallPool | None = None  # Outlives an incarnation: pending calls go on over the pool.
         self._begin(agent.me)
 
     def _begin(self, me: Incarnation) -> None:
-        """Makes everything that names this incarnation of the member."""
+        """Makes the objects that name this incarnation of the member."""
         self._me = me
-        self._copies = self._make_copies()
+        self._replicas = self._make_replicas()
         self._calls: CallServer | None = None
 
-    # What has threads and sockets. A simulation makes these in its own way.
+    # Objects with threads and sockets. A simulation makes these objects in its own way.
 
-    def _make_copies(self) -> MemberCopies:
-        return MemberCopies(
+    def _make_replicas(self) -> MemberReplicas:
+        return MemberReplicas(
             self._agent,
             self._openings,
             self._questions,
@@ -154,12 +157,12 @@ class SharedRegions:
         return CallPool(self._me, site_identity, self._openings, self._way)
 
     def _tell_sender_changed(self, sender: Sender) -> None:
-        """Has the regions of a sender stamp events with other sites from now on. That waits for callbacks, so a thread
-        does it."""
+        """Makes the regions of a sender stamp events with other sites from now on. The change waits for callbacks, so a
+        thread makes the change."""
         start_thread(f"regions of {sender.id}", f"attach {sender.id}", self.sender_changed, sender)
 
     def _run_older(self, older: OlderEvents) -> None:
-        """Has a queue get the events that other members have, until it lacks none."""
+        """Runs the backfill of a queue from other members, until the queue has no gap."""
         what = f"older events of region {older.region} for sender {older.sender}"
         start_essential(what, f"older {older.sender}", self._keep_fetching, older, Outage(log, what))
 
@@ -168,36 +171,36 @@ class SharedRegions:
             pass
 
     def _ask_older(self, member: Incarnation, wanted: Wanted, begin: int) -> Mapping[str, Any]:
-        """Asks another member for events that a queue here lacks."""
+        """Asks another member for events missing in a queue here."""
         address = self._address_of(member)
         if address is None:
             raise ConnectivityError(f"member {member} is not in the view")
         return call_once(address, OLDER_EVENTS, timeout=OLDER_TIMEOUT_S, way=self._way, **fields_of(wanted, begin))
 
     def _connections(self) -> tuple[CallServer, CallPool]:
-        """Returns what serves and makes calls. The site's identity is known now."""
+        """Returns the server of calls and the pool for calls. The site's identity is known now."""
         with self._lock:
             identity = self._agent.site_identity
             if self._pool is None:
                 self._pool = self._make_pool(identity)
             if self._calls is None:
-                self._copies.start(self._me, identity)
-                self._copies.take_view(tuple(self._agent.tables.members.values()))
+                self._replicas.start(self._me, identity)
+                self._replicas.take_view(tuple(self._agent.tables.members.values()))
                 self._calls = self._make_calls(identity)
                 self._calls.keep_only(self._agent.tables.members)
             return self._calls, self._pool
 
-    # Regions come and go
+    # Creation and removal of regions
 
     def _told(self, made: RegionAttributes) -> SharedAttributes:
-        """Returns what all members of the site must say alike of the region."""
+        """Returns the attributes of the region that must be equal at all members of the site."""
         return site_attributes(made, only_once=self._why_only_once(made), senders=ids_of(made))
 
     def hosting(self, made: RegionAttributes) -> None:
-        """A region is about to be created. IllegalStateError: the site does not allow it, and says why.
+        """Announces a region before its creation. IllegalStateError: the site refuses the region, and gives the reason.
 
-        It waits up to a limit until it is decided who has the region. A region that can be on one member only is not
-        created without that decision.
+        The method waits up to a limit for the metadata record about the region. A region that only one member can have
+        is not created without the record.
         """
         if not is_of_site(made):
             return
@@ -215,12 +218,13 @@ class SharedRegions:
             )
 
     def altering(self, made: RegionAttributes, altered: RegionAttributes) -> None:
-        """Attributes of a region are about to change. IllegalStateError: the site does not allow it, and says why."""
+        """Announces changed attributes of a region. IllegalStateError: the site refuses the change, and gives the
+        reason."""
         if is_of_site(made):
             self._tell_anew(made, self._told(made), self._told(altered))
 
     def claim(self, made: RegionAttributes, only_once: str) -> None:
-        """A region is about to become one that only one member can have. IllegalStateError: another member has it."""
+        """Announces a region for one member only. IllegalStateError: another member has the region."""
         if is_of_site(made):
             told = site_attributes(made, only_once=only_once, senders=ids_of(made))
             self._tell_anew(made, self._told(made), told)
@@ -241,8 +245,8 @@ class SharedRegions:
         )
 
     def hosted(self, region: MemberRegion) -> None:
-        """The region was created. Unless this member alone has it by decision, it is shared when this returns, or it
-        waits for the decision."""
+        """Adopts a region after its creation. Unless by metadata record this member alone has the region, the region is
+        shared when the method returns, or waits for the record."""
         if not is_of_site(region.attributes):
             return
         with self._lock:
@@ -252,23 +256,23 @@ class SharedRegions:
             if shared.interest is not None:
                 shared.interest.see_members(self._storing_others(region.name))
             self._see_feeding({region.name: self._see(shared, set(shared.buckets))})
-            if shared.tail is not None and not shared.buckets:
+            if shared.changelog is not None and not shared.buckets:
                 log.warning(
                     "region %s: its calls wait until the site has decided who has it: %s",
                     region.name,
                     self._why_undecided(region.name),
                 )
-            self._say_missing_copies(region)
+            self._say_missing_replicas(region)
 
     def _note_known(self, shared: _Shared, *, is_decided: bool = True) -> None:
-        """Notes what the tables say of the region's buckets already. What names this member without an answer to it is
-        about an earlier region of the name."""
+        """Notes the records about the region's buckets in the present metadata. A record with the name of this member,
+        but without an answer to this member, is about an earlier region of the same name."""
         for key, bucket in list(self._agent.tables.buckets.items()):
             if key.region == shared.region.name and (is_decided or self._me not in bucket.named):
                 self._note(shared, key, bucket)
 
     def _why_undecided(self, name: str) -> str:
-        """Says for whom a region waits."""
+        """Names the member or coordinator for which a region waits."""
         status, tables = self._agent.status(), self._agent.tables
         if status["problem"] or not status["joined"]:
             return (
@@ -278,7 +282,7 @@ class SharedRegions:
         attributes = tables.regions.get(name)
         is_shared = attributes is not None and attributes.shared
         buckets = [bucket for key, bucket in list(tables.buckets.items()) if key.region == name]
-        holders = {each for bucket in buckets if not (is_shared and bucket.primary) for each in bucket.copies}
+        holders = {each for bucket in buckets if not (is_shared and bucket.primary) for each in bucket.replicas}
         if holders - {self._me}:
             who = ", ".join(sorted({each.name for each in holders - {self._me}}))
             if is_shared:
@@ -289,16 +293,16 @@ class SharedRegions:
             weight > 0 for each in tables.members.values() for region, weight in each.hosting if region == name
         ):
             return "no member that stores it is there"
-        return f"coordinator {status['coordinator']} waits for members that it has yet to hear"
+        return f"coordinator {status['coordinator']} waits for members that have not contacted it yet"
 
     def _storing_others(self, name: str) -> int:
         return storing(list(self._agent.tables.members.values()), name, self._me)
 
-    def _say_missing_copies(self, region: MemberRegion) -> None:
+    def _say_missing_replicas(self, region: MemberRegion) -> None:
         wanted, others = region.attributes.redundant_copies or 0, self._storing_others(region.name)
         if wanted > others:
             log.warning(
-                "region %s: %d copies of each bucket beside the primary are wanted, and %s: more are made as others"
+                "region %s: %d replicas of each bucket beside the primary are wanted, and %s: more are made as others"
                 " create it",
                 region.name,
                 wanted,
@@ -306,7 +310,7 @@ class SharedRegions:
             )
 
     def is_of_several(self, made: RegionAttributes) -> bool:
-        """Whether another member has the region too, as far as this one knows."""
+        """Returns whether a second member has the region, as far as this member knows."""
         if not is_of_site(made):
             return False
         members = list(self._agent.tables.members.values())
@@ -314,22 +318,23 @@ class SharedRegions:
         return any(name == made.name for hosting in others for name, _ in hosting)
 
     def without_sender(self, made: RegionAttributes, id: str) -> dict[str, int]:
-        """Returns the members that store the region and lack one of its senders, and how many of its buckets each one
-        leads, as far as this member knows."""
+        """Returns the members that store the region but not one of its senders, with the number of buckets led by the
+        member, as far as this member knows."""
         with self._lock:
             shared = self._regions.get(made.name)
             buckets = [] if shared is None else list(shared.buckets.values())
         return members_without(id, made.name, list(self._agent.tables.members.values()), buckets)
 
     def say_other_senders(self, now: float) -> None:
-        """Logs once which regions have had other senders here than another member says, for longer than members take
-        to follow one that was altered. It is called now and then. `now`: as time.monotonic() has it."""
+        """Logs once the regions whose senders here differ from the report of another member for longer than members
+        take to follow an alteration. A timer calls the method. `now`: a value of time.monotonic()."""
         with self._lock:
             for shared in self._regions.values():
                 self._say_other_senders(shared, now)
 
     def unhosted(self, made: RegionAttributes) -> None:
-        """The region is gone from this member, or was not created. A region that is shared goes from all members."""
+        """Removes a region after its end at this member, or after a failed creation. A shared region is removed from
+        all members."""
         if not is_of_site(made):
             return
         is_shared = False
@@ -337,11 +342,11 @@ class SharedRegions:
             self._unanswered.discard(made.name)
             shared = self._regions.pop(made.name, None)
             self._feeding.forget(made.name)
-            if shared is not None and shared.tail is not None:
-                self._copies.drop(made.name)
-                # Calls that wait for copies are told now. No copy will answer any more.
+            if shared is not None and shared.changelog is not None:
+                self._replicas.drop(made.name)
+                # Pending calls end now: no replica will acknowledge their changes any more.
                 for number in range(shared.region.bucket_count):
-                    shared.tail.set_role(number, _core.TAIL_ABSENT, 0, 0)
+                    shared.changelog.set_role(number, _core.REPLICA_ABSENT, 0, 0)
                 is_shared = True
         if is_shared and made.name in self._agent.tables.regions:
             self._agent.destroy_region(made.name)
@@ -351,22 +356,22 @@ class SharedRegions:
     # Senders
 
     def sender_primary(self, id: str) -> Incarnation | None:
-        """Returns the primary of a serial sender. None: it runs nowhere, or that is not decided yet."""
+        """Returns the primary of a serial sender. None: no member runs the sender, or the record is not made yet."""
         bucket = self._agent.tables.buckets.get(BucketKey(role_name(id), 0))
         return None if bucket is None else bucket.primary
 
     def fed(self, name: str, senders: Iterable[Sender]) -> None:
-        """These senders take the events of a region of the member from now on."""
+        """The given senders receive the events of a region of the member from now on."""
         with self._lock:
             senders = list(senders)
             self._feeding.fed(name, senders)
-            self._say_elsewhere({each.id for each in senders})
+            self._say_runs_on_others({each.id for each in senders})
             shared = self._regions.get(name)
             if shared is not None:
                 self._see_feeding({name: shared.buckets})
 
     def _fetch_older(self, region: str, sender: Sender) -> None:
-        """A queue lacks events that other members have. It gets them, unless it is getting them already."""
+        """Starts a backfill for a queue with a gap, unless a backfill of the queue is running."""
         if (region, sender.queue) in self._fetching or self._ending.is_set():
             return
         older = OlderEvents(region, sender.id, sender.queue, self._ask_older)
@@ -378,9 +383,10 @@ class SharedRegions:
             log.error("region %s: %s; it is tried again with the next decision about a bucket", region, error)
 
     def losing_senders(self, name: str) -> None:
-        """A region is about to lose senders. A queue that is fed no more forgets what it has of a bucket as long as it
-        lacks what other members had queued: it must not send it, and the others may be about to do the same. So this
-        returns when the queues lack nothing, or when another member has all. It waits for about 5 s at most."""
+        """Waits before a region loses senders. A queue that loses the region forgets its events of a bucket while the
+        bucket has a gap: the queue must not send these events, and other members may be about to lose the sender as
+        well. So the method returns when the queues have no gap, or when another member has all events. The wait is
+        about 5 s at most."""
         until_us = _core.monotonic_us() + 5_000_000
         while _core.monotonic_us() < until_us:
             with self._lock:
@@ -388,16 +394,16 @@ class SharedRegions:
                 lacks = [
                     (older, self._lacking(older)) for (region, _), older in self._fetching.items() if region == name
                 ]
-            if all(older.are_elsewhere(me, each) for older, each in lacks) or self._ending.wait(0.01):
+            if all(older.are_at_others(me, each) for older, each in lacks) or self._ending.wait(0.01):
                 return
         log.warning(
-            "region %s: it loses a sender that has not got yet what other members have queued for that: events of"
-            " buckets that lack something are forgotten here, and leave only from members that have all",
+            "region %s: a removed sender has not received yet all events that other members have queued for the"
+            " sender: this member forgets the events of buckets with a gap, and only members with all events send them",
             name,
         )
 
     def older_round(self, older: OlderEvents, outage: Outage) -> bool:
-        """Asks other members for what a queue lacks. Returns whether it lacks nothing now, or feeds on nothing."""
+        """Asks other members for the gaps of a queue. Returns whether the queue has no gap now, or serves no region."""
         with self._lock:
             lacks, me = self._lacking(older), self._me
         why = older.round(me, lacks)
@@ -405,7 +411,7 @@ class SharedRegions:
             outage.failed(why)
         else:
             outage.over()
-        with self._lock:  # The members that hold a bucket may be others meanwhile.
+        with self._lock:  # Other members may hold a bucket by now.
             ended = [each for each in self._lacking(older) if older.has_asked(me, each)]
             older.end(ended)
             shared = self._regions.get(older.region)
@@ -416,59 +422,60 @@ class SharedRegions:
                 self._fetching.pop((older.region, older.queue), None)
         if is_over and ended:
             log.info("region %s: this member has all that was queued for sender %s before", older.region, older.sender)
-        older.ask_what_is_settled(me, ended)
+        older.ask_removed_through(me, ended)
         return is_over
 
     def _lacking(self, older: OlderEvents) -> list[Lack]:
         return self._feeding.lacking(older.region, older.sender, older.queue, self._decided(older.region))
 
     def answer_older(self, request: Mapping[str, Any], queue_of: Callable[[str], Any]) -> dict[str, Any]:
-        """Answers a member whose queue lacks events. What is settled of the bucket is told to all members again."""
+        """Answers a member whose queue has a gap. This member announces removals of the bucket to all members again."""
         reply = answer_older(request, queue_of)
         with self._lock:
             shared = self._regions.get(request["region"])
-            if reply and shared is not None and shared.tail is not None:
-                shared.tail.tell_settled(int(request["bucket"]))
+            if reply and shared is not None and shared.changelog is not None:
+                shared.changelog.announce_removals(int(request["bucket"]))
         return reply
 
     def take_part(self, region: MemberRegion, is_decided: bool) -> None:
-        """The member has a copy of a role region from now on. `is_decided`: the tables show it."""
+        """The member has a replica of a role region from now on. `is_decided`: the cluster metadata name the
+        replica."""
         with self._lock:
             (self._unanswered.discard if is_decided else self._unanswered.add)(region.name)
             shared = self._regions[region.name] = _Shared(region)
             if is_decided:
                 self._note_known(shared)
-            shared.tail = self._new_tail(region)
-            self._share(shared, shared.tail)
+            shared.changelog = self._new_changelog(region)
+            self._share(shared, shared.changelog)
             self._see_feeding({region.name: self._see(shared, set(shared.buckets))})
 
     def take_no_part(self, name: str) -> None:
-        """The member has no copy of a role region any more."""
+        """The member has no replica of a role region any more."""
         with self._lock:
             self._unanswered.discard(name)
             shared = self._regions.pop(name, None)
             if shared is not None:
-                shared.region.close()  # Links of other members look for the region of this name again.
-                self._copies.drop(name)
+                shared.region.close()  # Replication links of other members look up the region name again.
+                self._replicas.drop(name)
 
-    def kept_elsewhere(self, id: str) -> int:
-        """Returns how many events of a sender's queue another member has too."""
+    def kept_by_others(self, id: str) -> int:
+        """Returns how many events of a sender's queue are at a second member too."""
         with self._lock:
-            return self._feeding.kept_elsewhere(id, self._me, self._decided)
+            return self._feeding.kept_by_others(id, self._me, self._decided)
 
     def _decided(self, region: str) -> Mapping[int, Bucket]:
         shared = self._regions.get(region)
-        return _NOTHING if shared is None or shared.tail is None else shared.buckets
+        return _NOTHING if shared is None or shared.changelog is None else shared.buckets
 
     def _see_feeding(self, numbers: Mapping[str, Iterable[int]]) -> None:
-        """Tells the queues of regions which of these buckets this member sends."""
+        """Tells the queues of regions whether this member dispatches the given buckets."""
         shared = {name: self._regions[name] for name in numbers}
         self._feeding.see(
             self._me,
             {
                 name: {number: each.buckets.get(number) for number in numbers[name]}
                 for name, each in shared.items()
-                if each.tail is not None
+                if each.changelog is not None
             },
         )
 
@@ -483,28 +490,28 @@ class SharedRegions:
         elif now - shared.other_senders.since >= FOLLOW_S and not shared.other_senders.was_said:
             shared.other_senders.was_said = True
             log.warning(
-                "region %s: its senders are %s here, and %s at another member: an event enters the queues of the"
-                " senders that the member has which leads its bucket; alter the region alike on all members",
+                "region %s: its senders are %s here, and %s at another member: an event enters only the queues of the"
+                " senders at the primary of its bucket; alter the region alike on all members",
                 shared.region.name,
                 mine or "none",
                 told.senders or "none",
             )
 
-    def _say_elsewhere(self, ids: set[str]) -> None:
-        """Tells serial senders of this member whether they run on another one."""
-        for sender in self._feeding.note_elsewhere(ids, self._me):
+    def _say_runs_on_others(self, ids: set[str]) -> None:
+        """Tells serial senders of this member whether another member runs the same sender."""
+        for sender in self._feeding.note_runs_on_others(ids, self._me):
             self._tell_sender_changed(sender)
 
-    # What the coordinator says
+    # Cluster metadata from the coordinator
 
     def take(self, tables: Tables) -> list[MemberRegion]:
-        """Takes new tables. Returns the regions that were destroyed everywhere, and that this member still has."""
+        """Adopts new metadata. Returns the regions of this member destroyed by the site."""
         with self._lock:
             if tables.members is not None:
                 self._addresses = {each.incarnation: (each.host, each.port) for each in tables.members}
-                if self._calls is not None:  # Before the buckets forget the calls of those who are gone.
+                if self._calls is not None:  # Before the buckets forget the calls of departed members.
                     self._calls.keep_only(self._addresses)
-                    self._copies.take_view(tables.members)
+                    self._replicas.take_view(tables.members)
                 if self._pool is not None:
                     self._pool.keep_only(self._addresses)
             ids = {
@@ -513,7 +520,7 @@ class SharedRegions:
             if tables.members is not None:
                 moved = self._feeding.see_members(tables.members)
                 ids |= moved
-                self._say_elsewhere(moved)
+                self._say_runs_on_others(moved)
             gone = {name for name, attributes in tables.regions if attributes is None} & self._regions.keys()
             changed: dict[str, set[int]] = {name: set() for name, _ in tables.regions if name in self._regions}
             for key, bucket in tables.buckets:
@@ -538,33 +545,34 @@ class SharedRegions:
             return [self._regions[name].region for name in sorted(gone)]
 
     def answer_has_decision(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answers a member that asks whether a decision, or a later one, is in effect here: as soon as it is."""
+        """Answers the question whether a metadata record, or a later record, is in effect here. The reply waits for the
+        record."""
         decision = decision_id_of(request.get("decision"))
         seconds = to_int(request.get("ms"), "ms", 0, HAS_DECISION_MS) / 1000
         with self._took:
             return {"has": self._took.wait_for(lambda: self._taken >= decision, seconds)}
 
     def wait_for_tables(self, is_so: Callable[[], bool], timeout: float) -> bool:
-        """Waits until the tables show something. Returns whether they do."""
+        """Waits until the cluster metadata show something. Returns whether the metadata do."""
         with self._took:
             return self._took.wait_for(is_so, timeout)
 
-    def take_lease(self, until_us: int, heard_us: int) -> None:
-        """Takes until when the coordinator's lease runs, and a moment after which the coordinator was heard."""
+    def take_lease(self, until_us: int, received_us: int) -> None:
+        """Notes the end of the coordinator's lease, and a moment after which the coordinator was in contact."""
         with self._lock:
-            self._copies.lease_renewed(self._agent.member_timeout_us)
+            self._replicas.lease_renewed(self._agent.member_timeout_us)
             if self._agent.member_timeout_us != self._member_timeout_us:
                 self._set_limits()
             for shared in self._regions.values():
-                if shared.tail is not None:
-                    shared.tail.set_lease(until_us)
-                    shared.tail.set_primary_until(primary_until_us(shared.region.attributes, heard_us))
-                    shared.tail.set_heard_limit(self._agent.member_timeout_us)
+                if shared.changelog is not None:
+                    shared.changelog.set_lease(until_us)
+                    shared.changelog.set_primary_until(primary_until_us(shared.region.attributes, received_us))
+                    shared.changelog.set_notification_limit(self._agent.member_timeout_us)
 
-    # For how long a call is tried
+    # Timeout of calls
 
     def set_call_timeout(self, call_timeout_s: float | None) -> None:
-        """Calls that are under way, and later ones, are tried for so many seconds. None: as `member-timeout` says."""
+        """Sets the timeout of calls under way and of later calls. None: as `member-timeout` says."""
         with self._lock:
             self._call_timeout_s = call_timeout_s
             self._set_limits()
@@ -574,14 +582,13 @@ class SharedRegions:
         return self._call_timeout_s or call_timeout_s(self._agent.member_timeout_us)
 
     def _set_limits(self) -> None:
-        """Tells the routes of all regions how long a call is tried. `member-timeout`, or `call-timeout`, is another
-        one."""
+        """Gives the routes of all regions the timeout of a call, after `member-timeout` or `call-timeout` changed."""
         self._member_timeout_us = self._agent.member_timeout_us
         least_s = least_call_timeout_s(self._member_timeout_us)
         if self._call_timeout_s is not None and self._call_timeout_s < least_s:
             log.warning(
-                "call-timeout is %g s, and the site's member-timeout %g s: calls to a member that falls silent end"
-                " before another one takes over, which a call-timeout of %g s would outlive",
+                "call-timeout is %g s, and the site's member-timeout %g s: calls to an unreachable member end"
+                " before another member takes over; a call-timeout of %g s would be long enough",
                 self._call_timeout_s,
                 self._member_timeout_us / 1e6,
                 least_s,
@@ -592,24 +599,23 @@ class SharedRegions:
                 route.set_limit(self.call_timeout_s)
 
     def reached(self) -> list[Incarnation]:
-        """Returns the members whose answers came to this one a moment ago."""
-        return self._copies.reached()
+        """Returns the members whose replies came to this member a moment ago."""
+        return self._replicas.reached()
 
     def take_new_incarnation(self, me: Incarnation) -> None:
-        """The coordinator has given this incarnation up: its copies are worthless. It begins again as `me`.
-
-        Calls that the member makes wait until the tables of the new incarnation say where the primaries are, and go
-        there. None fails because of it, but for one that an earlier attempt may have made: it is in doubt if its bucket
-        has forgotten the earlier incarnation."""
+        """Begins again as `me`. The coordinator has given the earlier incarnation up, and its replicas are worthless.
+        Calls of the member wait until the metadata of the new incarnation name the primaries, and then go to these
+        primaries. No call fails for this reason, with one exception: a call is in doubt if an earlier attempt may have
+        made the change and the bucket has forgotten the earlier incarnation."""
         with self._lock:
-            copies, calls = self._copies, self._calls
+            replicas, calls = self._replicas, self._calls
             self._taken = NO_DECISION
             for shared in self._regions.values():
-                if shared.tail is not None:
-                    copies.drop(shared.region.name)
+                if shared.changelog is not None:
+                    replicas.drop(shared.region.name)
                     nothing = dict.fromkeys(range(shared.region.bucket_count))
                     self._feeding.see(self._me, {shared.region.name: nothing})
-                    self._empty(shared, shared.tail)
+                    self._empty(shared, shared.changelog)
                 if shared.table is not None:
                     shared.table.forget()
                 shared.buckets.clear()
@@ -619,23 +625,23 @@ class SharedRegions:
             self._begin(me)
             if self._pool is not None:
                 self._pool.begin_anew(me, self._agent.site_identity)
-        copies.stop()
+        replicas.stop()
         if calls is not None:
             calls.stop()
         with self._lock:
             for shared in self._regions.values():
-                if shared.tail is not None:
-                    self._have_copies(shared, shared.tail)
+                if shared.changelog is not None:
+                    self._have_replicas(shared, shared.changelog)
                 elif weight_of(shared.region.attributes) and not self._told(shared.region.attributes).only_once:
-                    tail = shared.tail = self._new_tail(shared.region)
-                    self._share(shared, tail)
-                    self._empty(shared, tail)
+                    changelog = shared.changelog = self._new_changelog(shared.region)
+                    self._share(shared, changelog)
+                    self._empty(shared, changelog)
 
     @staticmethod
-    def _empty(shared: _Shared, tail: _core.Tail) -> None:
-        """Drops what the member has of the region."""
+    def _empty(shared: _Shared, changelog: _core.Changelog) -> None:
+        """Drops the member's content of the region."""
         for number in range(shared.region.bucket_count):
-            tail.set_role(number, _core.TAIL_ABSENT, 0, 0)
+            changelog.set_role(number, _core.REPLICA_ABSENT, 0, 0)
             shared.region.drop_bucket(number)
 
     @staticmethod
@@ -646,14 +652,14 @@ class SharedRegions:
             shared.buckets[key.number] = bucket
 
     def _see(self, shared: _Shared, numbers: set[int]) -> set[int]:
-        """Does what the tables say about a region. `numbers`: its buckets whose decisions changed. Returns the buckets
-        whose sender `_see_feeding` is to look at."""
+        """Does as the cluster metadata say about a region. `numbers`: the buckets with changed records. Returns the
+        buckets whose sender `_see_feeding` has to check."""
         if shared.interest is not None:
             shared.interest.see_buckets(self._me, {number: shared.buckets.get(number) for number in numbers})
             if not self._agent.wants_to_leave:
                 shared.interest.say()
-        if shared.tail is None:
-            if shared.region.is_closed:  # It is being destroyed: `unhosted` comes next.
+        if shared.changelog is None:
+            if shared.region.is_closed:  # The region is being destroyed: `unhosted` comes next.
                 return set()
             if self._is_alone(shared):
                 if numbers:
@@ -662,14 +668,14 @@ class SharedRegions:
             if self._told(shared.region.attributes).only_once:
                 self._give_away(shared)
                 return set()
-            shared.tail = self._new_tail(shared.region)
-            self._share(shared, shared.tail, content=shared.alone)
+            shared.changelog = self._new_changelog(shared.region)
+            self._share(shared, shared.changelog, content=shared.alone)
             numbers = {*shared.buckets, *shared.alone}
             shared.alone = {}
         assert shared.table is not None
         for number in sorted(numbers):
-            self._copies.take(BucketKey(shared.region.name, number), shared.buckets.get(number))
-            shared.tail.tell_settled(number)  # A member that holds the bucket since this decision heeds it now.
+            self._replicas.take(BucketKey(shared.region.name, number), shared.buckets.get(number))
+            shared.changelog.announce_removals(number)  # A new holder of the bucket heeds the announcement now.
         places = {number: shared.buckets[number] for number in numbers if number in shared.buckets}
         shared.table.update(places, self._addresses)
         if self._pool is not None:
@@ -678,13 +684,14 @@ class SharedRegions:
         return numbers
 
     def _is_alone(self, shared: _Shared) -> bool:
-        """Whether it is decided that this member has all of the region, and that no other member may have it.
+        """Returns whether, by metadata record, this member has all of the region, and no other member may have a part.
 
-        A region without a tail asks nobody, and needs no lease. So nothing less than that decision is enough.
+        A region without a change log asks no other member, and needs no lease. So nothing less than the record is
+        enough.
         """
         region = shared.region
         decided = self._agent.tables.regions.get(region.name)
-        if decided is None or decided.shared or region.attributes.min_in_sync_copies > 1:
+        if decided is None or decided.shared or region.attributes.min_in_sync_replicas > 1:
             return False
         if weight_of(region.attributes) == 0:
             return region.name not in self._unanswered and not shared.buckets
@@ -693,24 +700,24 @@ class SharedRegions:
         )
 
     def _give_away(self, shared: _Shared) -> None:
-        """Ends a region that can be on one member only, when it is decided that another one has it."""
-        others = {each.name for bucket in shared.buckets.values() for each in bucket.in_sync} - {self._me.name}
+        """Ends a region for one member only, after a metadata record gave the region to another member."""
+        others = {each.name for bucket in shared.buckets.values() for each in bucket.isr} - {self._me.name}
         if not others or shared.region.is_closed:
             return
         region = shared.region
         log.error(
-            "region %s: member %s has it now, and only one member of the site can: it is closed here; what is in its"
-            " log stays there",
+            "region %s: member %s has the region now, and only one member of the site can have it: this member closes"
+            " the region, and keeps the log of the region",
             region.name,
             ", ".join(sorted(others)),
         )
         start_thread(f"region {region.name} is not closed", f"close {region.name}", region.close)
 
-    def _new_tail(self, region: MemberRegion) -> _core.Tail:
-        return _core.Tail(region.bucket_count, region.shards, region.attributes.min_in_sync_copies, self.budget)
+    def _new_changelog(self, region: MemberRegion) -> _core.Changelog:
+        return _core.Changelog(region.bucket_count, region.shards, region.attributes.min_in_sync_replicas, self.budget)
 
-    def _share(self, shared: _Shared, tail: _core.Tail, content: Mapping[int, Bucket] = _NOTHING) -> None:
-        """`content`: the decisions under which what the region holds is the content of its buckets."""
+    def _share(self, shared: _Shared, changelog: _core.Changelog, content: Mapping[int, Bucket] = _NOTHING) -> None:
+        """`content`: the metadata records under which the region's entries are the content of its buckets."""
         region = shared.region
         _, pool = self._connections()
         shared.table = BucketTable(region.name, region.bucket_count)
@@ -722,50 +729,52 @@ class SharedRegions:
             why_nobody=lambda: self._why_undecided(region.name),
             why_full=self.why_full,
         )
-        region.share(tail, route, not region.attributes.is_partitioned, bool(content))
-        self._have_copies(shared, tail, content)
+        region.share(changelog, route, not region.attributes.is_partitioned, bool(content))
+        self._have_replicas(shared, changelog, content)
 
-    def _have_copies(self, shared: _Shared, tail: _core.Tail, content: Mapping[int, Bucket] = _NOTHING) -> None:
-        """Lets this incarnation have copies of the region. `content`: as for `_share`."""
+    def _have_replicas(
+        self, shared: _Shared, changelog: _core.Changelog, content: Mapping[int, Bucket] = _NOTHING
+    ) -> None:
+        """Lets this incarnation have replicas of the region. `content`: as for `_share`."""
         region = shared.region
         self._connections()
-        tail.set_lease(self._agent.lease_until_us)
-        tail.set_primary_until(primary_until_us(region.attributes, self._agent.heard_us))
-        tail.set_heard_limit(self._agent.member_timeout_us)
-        self._copies.share(region.name, region, tail, content=content)
+        changelog.set_lease(self._agent.lease_until_us)
+        changelog.set_primary_until(primary_until_us(region.attributes, self._agent.received_us))
+        changelog.set_notification_limit(self._agent.member_timeout_us)
+        self._replicas.share(region.name, region, changelog, content=content)
         log.info("member %s shares region %s with others of its site", self._me.name, region.name)
 
-    # Connections of others
+    # Connections from other members
 
-    def serve_lane(self, connection: Connection, first: bytes) -> None:
+    def serve_repl_link(self, connection: Connection, first: bytes) -> None:
         self._connections()
-        self._copies.serve_lane(connection, first)
+        self._replicas.serve_repl_link(connection, first)
 
     def serve_calls(self, connection: Connection, first: bytes) -> None:
         self._connections()[0].serve(connection, first)
 
     def _address_of(self, member: Incarnation) -> Address | None:
-        """Returns where a member is, as the tables say; None: it is not in the view."""
+        """Returns the address of a member, as the cluster metadata say. None: the member is not in the view."""
         profile = self._agent.tables.members.get(member)
         return None if profile is None else Address(profile.host, profile.port)
 
     def answer_opening(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Answers a member that asks whether an opening is of this one."""
+        """Answers the question whether this member made an opening."""
         return self._openings.answer(request)
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
         """Answers the questions of a new primary."""
-        return self._copies.answer(request)
+        return self._replicas.answer(request)
 
     def followed(self) -> Mapping[BucketKey, Bucket]:
-        """Returns the decisions that this member's copies follow, for the coordinator."""
-        return self._copies.followed()
+        """Returns for the coordinator the metadata records followed by the replicas here."""
+        return self._replicas.followed()
 
     # Status and end
 
     def backlog(self) -> dict[str, Any]:
-        """Returns what the member's budget has in use and may have, in bytes, how often a caller had to wait for it,
-        and how many bytes of changes the copies of each member have yet to acknowledge."""
+        """Returns the used bytes and the limit of the member's budget, how often a call had to wait for the budget, and
+        how many bytes of changes the replicas of every member have yet to acknowledge."""
         return {
             **self.budget.used(),
             "limit": self.budget.limit,
@@ -775,36 +784,36 @@ class SharedRegions:
         }
 
     def clocks_ahead_s(self) -> dict[str, int]:
-        """Returns the members whose changes have stamps that are ahead of the time here, and by how many seconds."""
+        """Returns the members with stamps ahead of the local time, and the seconds by which the stamps are ahead."""
         with self._lock:
-            copies = self._copies
-        return {each.name: ahead_ms // 1000 for each, ahead_ms in sorted(copies.clocks_ahead_ms().items())}
+            replicas = self._replicas
+        return {each.name: ahead_ms // 1000 for each, ahead_ms in sorted(replicas.clocks_ahead_ms().items())}
 
     def _behind(self) -> dict[Incarnation, int]:
-        """Returns how many bytes of changes each member has yet to acknowledge, the most first."""
+        """Returns by member how many bytes of changes the member has yet to acknowledge, largest first."""
         with self._lock:
-            tails = [shared.tail for shared in self._regions.values() if shared.tail is not None]
-            members = self._copies.members_of_lanes()
+            changelogs = [shared.changelog for shared in self._regions.values() if shared.changelog is not None]
+            members = self._replicas.members_of_repl_links()
         found: dict[Incarnation, int] = {}
-        for tail in tails:
-            for lane, count in tail.behind().items():
-                if lane in members:
-                    found[members[lane]] = found.get(members[lane], 0) + count
+        for changelog in changelogs:
+            for repl_link, count in changelog.behind().items():
+                if repl_link in members:
+                    found[members[repl_link]] = found.get(members[repl_link], 0) + count
         return dict(sorted(found.items(), key=lambda each: -each[1]))
 
     def why_full(self) -> str:
-        """Says in words what fills the member's budget, what that waits for, and what helps."""
+        """Says in words the content of the member's full budget, the reason of the wait, and a remedy."""
         used, behind = self.budget.used(), self._behind()
         parts = [
-            f"{used['changes'] / 1e6:,.1f} MB of changes that copies have yet to acknowledge",
-            f"{used['calls'] / 1e6:,.1f} MB of calls that wait for that",
-            f"{used['heard'] / 1e6:,.1f} MB of changes that listeners are still to be told",
-            f"{used['remembered'] / 1e6:,.1f} MB that is remembered of calls",
+            f"{used['changes'] / 1e6:,.1f} MB of changes that replicas have yet to acknowledge",
+            f"{used['calls'] / 1e6:,.1f} MB of calls that wait for these replicas",
+            f"{used['notifications'] / 1e6:,.1f} MB of changes that listeners have yet to receive",
+            f"{used['remembered'] / 1e6:,.1f} MB of cached replies of calls",
         ]
         slowest = next(iter(behind.items()), None)
         waits_for = (
-            f"member {slowest[0].name}, whose copies are {slowest[1] / 1e6:,.1f} MB behind"
-            if slowest is not None and used["changes"] >= used["heard"]
+            f"member {slowest[0].name}, whose replicas are {slowest[1] / 1e6:,.1f} MB behind"
+            if slowest is not None and used["changes"] >= used["notifications"]
             else "the listeners of this member"
         )
         return (
@@ -813,38 +822,38 @@ class SharedRegions:
             " it), make fewer changes at the same time, or start the member with a higher --maximum-backlog-memory"
         )
 
-    def last_copies(self, regions: Iterable[str]) -> dict[str, tuple[int, int]]:
-        """Returns for those of `regions` that are shared how many buckets with entries have their last whole copy here,
-        as far as the tables say, and how many entries these have."""
+    def last_replicas(self, regions: Iterable[str]) -> dict[str, tuple[int, int]]:
+        """Returns for the shared regions among `regions` how many buckets with entries have their last whole replica in
+        this member, as far as the metadata say, and the number of their entries."""
         with self._lock:
             found = {}
             for name in regions:
                 shared = self._regions.get(name)
-                if shared is None or shared.tail is None:
+                if shared is None or shared.changelog is None:
                     continue
                 sizes = [
                     shared.region.bucket(number)["entries"]
                     for number, bucket in shared.buckets.items()
-                    if bucket.copies == (self._me,)
+                    if bucket.replicas == (self._me,)
                 ]
                 if sum(sizes):
                     found[name] = sum(size > 0 for size in sizes), sum(sizes)
             return found
 
     def describe(self, name: str) -> dict[str, int]:
-        """Returns how many buckets of a region this member leads, takes over, follows and learns. Empty: it is the only
-        member that has the region."""
-        return self._copies.counts(name)
+        """Returns how many buckets of a region this member leads, takes over, follows and learns. Empty: no other
+        member has the region."""
+        return self._replicas.counts(name)
 
-    def unheard(self, name: str) -> int | None:
-        """Returns of how many buckets of a region the listeners here are not told, though its interest policy is ALL.
-        None: it is another policy, or the region is replicated."""
+    def unnotified(self, name: str) -> int | None:
+        """Returns the number of buckets without notification of the listeners here, though the interest policy is ALL.
+        None: another policy, or a REPLICATE region."""
         with self._lock:
             shared = self._regions.get(name)
-            return None if shared is None or shared.interest is None else shared.interest.unheard
+            return None if shared is None or shared.interest is None else shared.interest.unnotified
 
     def led(self, name: str) -> list[int]:
-        """Returns the buckets of a region that this member leads, as far as the tables say."""
+        """Returns the buckets of a region led by this member, as far as the cluster metadata say."""
         with self._lock:
             shared = self._regions.get(name)
             found = {} if shared is None else shared.buckets
@@ -852,7 +861,7 @@ class SharedRegions:
 
     def stop(self) -> None:
         self._ending.set()
-        self._copies.stop()
+        self._replicas.stop()
         if self._calls is not None:
             self._calls.stop()
         if self._pool is not None:

@@ -1,4 +1,4 @@
-"""Owns the rows that clients send in bulk until they are applied, and the memory of the tasks that were applied."""
+"""Owns the rows that clients send in bulk, until the rows are applied, and the memory of applied tasks."""
 
 from __future__ import annotations
 
@@ -35,47 +35,48 @@ log = logging.getLogger("pywan.staging")
 _lines = Lines(log)
 _ends = Lines(log)
 
-REPLY_TIMEOUT_S = 10.0  # The time that a client has to take an answer.
+REPLY_TIMEOUT_S = 10.0  # Time for a client to accept a reply.
 STOP_TIMEOUT_S = 10.0
-# A task may compute for long between two batches of rows, and sends nothing then. Its kernel tells whether its machine
-# is there (`keep_alive`). A process that hangs loses its connection and its rows after a day.
-SILENCE_MS = 86_400_000
-MAX_CLIENTS = 896  # The port has places for more connections: the rest is for control requests.
-STAGED_ROWS_BYTES_MAX = 16 << 30  # The limit for the rows of all tasks at a member, in memory and overflow files.
-STAGED_ROWS_MEMORY_MAX = 256 << 20  # The part of them that may be in memory.
-TASKS_REMEMBERED = 200_000  # The limit of tasks of runs. The oldest are forgotten first.
-PROGRESS_S = 1.0  # The shortest time between two messages that tell a client how far its task is.
-# Rows of a task that was applied in part are kept for so long, for the next attempt.
+# A task may compute for long between two batches of rows, and sends no data meanwhile. The client's kernel proves that
+# the machine is alive (`keep_alive`). A hanging process loses its connection and its rows after a day.
+RECEIVE_TIMEOUT_MS = 86_400_000
+MAX_CLIENTS = 896  # The port allows more connections: the rest is for control requests.
+STAGED_ROWS_BYTES_MAX = 16 << 30  # Limit of the rows of all tasks at a member, in memory and overflow files.
+STAGED_ROWS_MEMORY_MAX = 256 << 20  # Limit of the rows in memory.
+TASKS_REMEMBERED = 200_000  # Limit of remembered (run, task) pairs. The oldest are forgotten first.
+PROGRESS_S = 1.0  # Shortest time between two progress messages to a client.
+# Rows of a partly applied task are kept this long, for the next attempt.
 KEPT_S = 3_600.0
-# A commit waits so long for room in the senders' queues before it reports an error. Clients wait longer for an answer.
+# A commit waits this long for free space in the senders' queues before the commit fails. Clients wait longer for a
+# reply.
 FULL_WAIT_S = 30.0
 
 
 class _Task:
-    """One (run, task) whose rows are being applied, or were applied."""
+    """One (run, task) with rows that are being applied, or were applied."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # The attempt that applies rows holds it.
-        # The rows of the first attempt of which some were applied, until all are, or nobody came for the others.
+        self.lock = threading.Lock()  # The attempt that applies rows holds the lock.
+        # The rows of the first partly applied attempt, until all rows are applied, or no attempt came for the rest.
         self.stage: Any = None
-        self.kept_until = math.inf  # In time.monotonic(). The stage is dropped then, if no attempt works on it.
-        self.is_dropped = False  # Some rows were applied, and the others dropped.
-        self.rows: int | None = None  # The number of rows, when all are applied.
+        self.kept_until = math.inf  # In time.monotonic(). Then an idle stage is dropped.
+        self.is_dropped = False  # Some rows were applied, and the rest dropped.
+        self.rows: int | None = None  # The number of rows, after all rows were applied.
 
 
 class _Progress:
-    """Tells a client that its task is worked on, so that the client waits however long that takes."""
+    """Tells a client that its task makes progress, so that the client waits however long the task takes."""
 
     def __init__(self, sock: Any, stage: _core.RowStage) -> None:
         self._sock, self._stage = sock, stage  # Both belong to the client's own connection.
         self._steps, self._told_at = 0, time.monotonic()
 
     def tell(self, steps: int) -> None:
-        """Tells the client that its task advanced, at most once a second. `steps` counts the rows that are done."""
+        """Sends the client a progress message, at most once a second. `steps` counts the finished rows."""
         now = time.monotonic()
         if steps > self._steps and now - self._told_at >= PROGRESS_S:
             self._steps, self._told_at = steps, now
-            # If the client went away, the rows that it committed are applied all the same.
+            # If the client has disconnected, its committed rows are applied nevertheless.
             with contextlib.suppress(OSError):
                 self._stage.tell_progress(steps)
                 self._sock.sendall(self._stage.data_to_send())
@@ -83,8 +84,8 @@ class _Progress:
 
 @of_one_process(lambda stages: f"the row connections of member {stages._member_name!r}", nothing_in_child=("stop",))
 class RowStages:
-    """Serves the connections of clients that send rows. A commit applies the rows of a task, once for each
-    (run, task)."""
+    """Serves the connections of clients that send rows. A commit applies the rows of a task, once for each (run,
+    task)."""
 
     def __init__(
         self,
@@ -96,23 +97,22 @@ class RowStages:
         memory: _core.MemoryLimit | None = None,
         guard: Guard = OPEN,
     ) -> None:
-        """`memory`: the limit of the member's memory, which staged rows count for. `guard` lets clients in."""
+        """`memory`: the limit of the member's memory, including staged rows. `guard` admits clients."""
         self._guard = guard
         self._site, self._member_name, self._directory = site, member_name, directory
         self._find_region = find_region
         self._lock = threading.Lock()
         self._stage_left = threading.Condition(self._lock)  # Notified when a connection is done with its stage.
-        # By who sends them, region, run and task. Nobody's rows are taken for those of somebody else, or of another
-        # region.
+        # By principal, region, run and task. So rows of one principal or region are never mistaken for rows of another.
         self._tasks: OrderedDict[tuple[Hashable, str, bytes, int], _Task] = OrderedDict()
         self._open: set[Any] = set()
         self._stopping = threading.Event()
         self._budget = _core.StageBudget(STAGED_ROWS_BYTES_MAX, STAGED_ROWS_MEMORY_MAX, memory)
 
     def stop(self) -> None:
-        """Ends every connection. Rows that were not committed are dropped, and their clients see a failed task.
+        """Ends every connection. Uncommitted rows are dropped, and their clients see a failed task.
 
-        Returns when commits that are under way are done, after STOP_TIMEOUT_S at the latest.
+        Returns when commits under way are done, after STOP_TIMEOUT_S at the latest.
         """
         self._stopping.set()
         with self._stage_left:
@@ -121,8 +121,8 @@ class RowStages:
             self._stage_left.wait_for(lambda: not self._open, STOP_TIMEOUT_S)
 
     def drop_expired(self, now: float) -> None:
-        """Drops rows of tasks that were applied in part, if no attempt has come for KEPT_S. It is called now and
-        then. `now`: as time.monotonic() has it."""
+        """Drops rows of partly applied tasks without an attempt for KEPT_S. A timer calls the method. `now`: a value of
+        time.monotonic()."""
         with self._lock:
             late = [each for each in self._tasks.items() if each[1].kept_until <= now]
         for (_, _, _, number), task in late:
@@ -149,7 +149,7 @@ class RowStages:
         except ConnectivityError as error:
             _ends.info("client %s went away: %s", connection.place, error)
             data.refuse(connection.sock, error)
-        except (AuthenticationError, NotAuthorizedError) as error:  # The guard has logged why.
+        except (AuthenticationError, NotAuthorizedError) as error:  # The guard has logged the reason.
             data.refuse(connection.sock, error)
         except (PywanError, MemoryError) as error:
             connection.warning("client %s refused: %s", connection.place, str(error))  # Its frames hold the rows.
@@ -158,7 +158,7 @@ class RowStages:
             _ends.info("client %s: %s", connection.place, error)
 
     def _serve(self, connection: Connection, first: bytes) -> None:
-        """Takes the rows of one task, and applies them when the client commits."""
+        """Receives the rows of one task, and applies the rows when the client commits."""
         sock = connection.sock
         sock.settimeout(connection.time_left())
         hello = data.receive_message(sock, gateway.ClientHello, first=first)
@@ -200,14 +200,14 @@ class RowStages:
             data.keep_alive(sock)
             what = f"the rows of {connection.place}"
             with self._guard.watching(principal, permission, connection.end, what):
-                outcome = stage.run(sock, SILENCE_MS)
+                outcome = stage.run(sock, RECEIVE_TIMEOUT_MS)
             if outcome == "closed":
-                return  # The client left without a commit: the task failed, or runs again elsewhere.
+                return  # The client left without a commit: the task failed, or runs again at another client.
             if outcome == "stopped":
                 raise ProtocolError(f"rows of task {hello.task} refused: member {self._member_name} is stopping")
             if outcome != "done":
                 connection.warning("client %s: rows of task %d refused: %s", connection.place, hello.task, outcome)
-                return  # The stage told the client why.
+                return  # The stage told the client the reason.
             sock.settimeout(REPLY_TIMEOUT_S)
             committed = self._commit(principal, hello, region, stage, _Progress(sock, stage))
             sock.sendall(gateway.encode(committed, _core.FRAME_COMMITTED))
@@ -217,7 +217,7 @@ class RowStages:
                 self._stage_left.notify_all()
 
     def _task(self, principal: Hashable | None, region: str, hello: gateway.ClientHello) -> _Task:
-        """Returns the entry of a (run, task) of somebody, for a region. It may forget the oldest entry."""
+        """Returns the entry of a principal's (run, task) for a region. May forget the oldest entry."""
         with self._lock:
             key = principal, region, hello.run_id, hello.task
             task = self._tasks.get(key)
@@ -225,7 +225,7 @@ class RowStages:
                 task = self._tasks[key] = _Task()
                 while len(self._tasks) > TASKS_REMEMBERED:
                     oldest = next(iter(self._tasks))
-                    # Its rows are applied in part: the next attempt needs to know that.
+                    # The rows are partly applied: the next attempt needs this entry.
                     if self._tasks[oldest].stage is not None:
                         self._tasks.move_to_end(oldest)
                         break
@@ -235,7 +235,7 @@ class RowStages:
     def _commit(
         self, principal: Hashable | None, hello: gateway.ClientHello, region: Any, stage: Any, progress: _Progress
     ) -> gateway.Committed:
-        """Applies the rows of a task, unless another attempt has done so."""
+        """Applies the rows of a task, unless another attempt has applied the rows."""
         task = self._task(principal, region.name, hello)
         while not task.lock.acquire(timeout=PROGRESS_S):
             other = task.stage
@@ -249,15 +249,15 @@ class RowStages:
                     f"task {hello.task} was applied in part, and the rest of its rows was dropped at member"
                     f" {self._member_name} when no attempt came within {KEPT_S:.0f} s; run the job anew"
                 )
-            # An attempt that stopped half-way has left its rows. They are applied instead of this attempt's rows, which
-            # are the same, perhaps in another order.
+            # An attempt that stopped half-way has left its rows. They are applied in place of this attempt's rows. Both
+            # have the same rows, perhaps in another order.
             is_first = task.stage is None
             if is_first:
                 task.stage = stage
             try:
                 self._apply(task.stage, region, progress)
             except BaseException:
-                # If no row is applied, the next attempt brings them all again: nothing is kept here.
+                # If no row is applied, the next attempt brings all rows again: no row is kept.
                 if not task.stage.applied + task.stage.missing:
                     task.stage = None
                 task.kept_until = math.inf if task.stage is None else time.monotonic() + KEPT_S
@@ -284,7 +284,7 @@ class RowStages:
                 )
 
     def _apply_some(self, stage: Any, region: Any) -> bool:
-        """Applies rows for about a second. Returns whether all are applied."""
+        """Applies rows for about a second. Returns whether all rows are applied."""
         try:
             return bool(stage.apply(region, PROGRESS_S))
         except Exception as error:
@@ -298,7 +298,7 @@ class RowStages:
             raise (OutOfMemoryError if isinstance(error, MemoryError) else IllegalStateError)(text) from error
 
     def _what_is_kept(self, stage: Any) -> str:
-        """Says what became of the rows of a task that failed."""
+        """Says in words how many rows of a failed task were applied or kept."""
         done = stage.applied + stage.missing
         if not done:
             return f"none of the task's {stage.rows} rows is applied, and none is kept"

@@ -1,5 +1,5 @@
-"""Owns what the parts of a member share: its name, its folder, its membership in the site, its clock, and whether it is
-open."""
+"""Owns the state that all parts of a member share: name, folder, membership in the site, clock, and whether the member
+is open."""
 
 from __future__ import annotations
 
@@ -48,14 +48,17 @@ class MemberState:
     """The state that all parts of one member use."""
 
     def __init__(self, name: str, links: Links = PLAIN, guard: Guard = OPEN) -> None:
-        self.links, self.guard = links, guard  # How the member meets others, and whom it lets in.
+        self.links, self.guard = links, guard  # TLS contexts, and admission of clients.
         self.name = check_name(name, "cache")
-        # Guards changes of the member's regions, senders, receiver and stores. Readers of the dicts do not take it.
+        # Guards changes of the member's regions, senders, receiver and stores. Readers of the dicts do not need the
+        # lock.
         self.lock = LifeCycleLock(f"cache {name!r}")
         self.closed = threading.Event()
         self.clock = _core.Clock()
-        self.bell = _core.Bell()  # It wakes the housekeeper.
-        self.memory: _core.MemoryLimit | None = None  # What regions, queues and lanes count for. None: nothing.
+        self.bell = _core.Bell()  # Wakes the housekeeper.
+        self.memory: _core.MemoryLimit | None = (
+            None  # Memory limit of regions, queues and replication links. None: no limit.
+        )
         self._membership: Membership | None = None
 
     @property
@@ -74,12 +77,12 @@ class MemberState:
 
     @property
     def distributed_system_id(self) -> int:
-        """The site's id, as its locators told it. -1: the site has none."""
+        """The site's id, as the locators gave the id. -1: the site has none."""
         return self.membership.distributed_system_id
 
     @property
     def site(self) -> int:
-        """The site's id as events carry it. A site without an id has 0: it cannot be the remote site of another one."""
+        """The site's id in events. A site without an id has 0, and cannot be the remote site of another site."""
         return max(0, self.distributed_system_id)
 
     def check_open(self) -> None:

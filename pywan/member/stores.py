@@ -15,18 +15,18 @@ log = logging.getLogger("pywan.cache")
 
 
 class DiskStores:
-    """The open disk stores by name. They change under the member's lock. DEFAULT is created when it is first needed."""
+    """The open disk stores by name. They change under the member's lock. DEFAULT is created on first use."""
 
     def __init__(self, state: MemberState, folder: MemberFolder) -> None:
         self._state, self._folder = state, folder
         self._open: dict[str, StoreCore] = {}
-        self._faces: dict[str, DiskStore] = {}  # What users hold of the open stores.
+        self._faces: dict[str, DiskStore] = {}  # The facades of the open stores.
 
     def all(self) -> dict[str, StoreCore]:
         return dict(self._open)
 
     def faces(self) -> dict[str, DiskStore]:
-        """Returns what users hold of the open stores, by name."""
+        """Returns the facades of the open stores, by name."""
         return dict(self._faces)
 
     def create(self, made: DiskStoreAttributes) -> DiskStore:
@@ -56,7 +56,7 @@ class DiskStores:
             self._forget(name)
 
     def check_there(self, name: str | None, what: str) -> None:
-        """Raises IllegalStateError if there is no store of that name. DEFAULT counts as there."""
+        """Raises IllegalStateError if no store has this name. DEFAULT always passes."""
         if name not in (None, DEFAULT_STORE) and name not in self._open:
             raise IllegalStateError(
                 f"{what}: Disk store {name!r} not found{near_name(name, self._open)}; create it first"
@@ -64,7 +64,7 @@ class DiskStores:
             )
 
     def needed(self, name: str | None) -> StoreCore:
-        """Returns the store of that name. None: DEFAULT, which is created now if it does not exist."""
+        """Returns the store with this name. None: DEFAULT, created now if missing."""
         name = DEFAULT_STORE if name is None else name
         self.check_there(name, f"member {self._state.name!r}")
         if name not in self._open:
@@ -77,8 +77,8 @@ class DiskStores:
         return self._open[name]
 
     def warn_of_log(self, what: str, owner: str) -> None:
-        """Warns that an owner is not persistent now, but a disk store has its old log. We keep the log and do not use
-        it."""
+        """Warns about an owner without persistence whose old log is still in a disk store. The member keeps the log and
+        does not use it."""
         folders = [folder for store in self._open.values() for folder in store.directories]
         if DEFAULT_STORE not in self._open:
             folders.append(self._folder.path / f"disk-store-{DEFAULT_STORE}")
@@ -93,7 +93,8 @@ class DiskStores:
                 )
 
     def close(self) -> None:
-        """Closes all stores. DiskError names those whose logs did not end in time. They stay open, for another try."""
+        """Closes all stores. DiskError names the stores whose logs did not end in time. Those stores stay open, for
+        another try."""
         failures = []
         for name, store in list(self._open.items()):
             try:

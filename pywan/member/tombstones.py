@@ -1,5 +1,5 @@
-"""Owns how long a member's regions remember destroyed keys. Its senders tell floors to other sites, whose senders tell
-theirs to this member."""
+"""Owns the time for which a member's regions keep tombstones. The member's senders tell tombstone watermarks to other
+sites, and senders of other sites tell theirs to this member."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from pywan.member.regions import Regions
 from pywan.member.senders import Senders
 from pywan.member.state import MemberState
 
-# A destroyed key is remembered at least so long. Floors do not cover the stamps that callers give themselves.
+# Minimum age of a dropped tombstone. Tombstone watermarks do not cover stamps given by callers.
 TOMBSTONE_AGE_MS = 60_000
 FLOORS_SAVED_S = 60.0
 
 
 class Tombstones:
-    """The tombstones of all regions of a member. `lock` is held while floors are computed and told, and while
-    tombstones are dropped."""
+    """The tombstones of all regions of a member. `lock` is held while tombstone watermarks are computed and told, and
+    while tombstones are dropped."""
 
     def __init__(self, state: MemberState, regions: Regions, senders: Senders, file: Path | None) -> None:
         self._state, self._regions, self._senders = state, regions, senders
         self.sources = SourceFloors(state.site, file, lambda: state.clock.now_ms)
         self.lock = threading.Lock()
-        # The stamp that our own floor must not rise above while the clock is repaired. None: no repair runs.
+        # The upper limit of our own tombstone watermark while the clock is repaired. None: no repair runs.
         self._own_floor_limit: int | None = None
         self._saved_at = time.monotonic()
 
     def tell_and_forget(self) -> bool:
-        """Tells remote sites our floors, and drops the tombstones that are below the floors of all sources.
+        """Tells remote sites our tombstone watermarks, and drops the tombstones below the watermarks of all sources.
 
-        Returns whether more tombstones can go as soon as a disk has taken what was written.
+        Returns whether more tombstones can be dropped as soon as a disk has stored written data.
         """
         with self.lock:
             return self._tell()
@@ -43,7 +43,7 @@ class Tombstones:
     def begin_repair(self, core: _core.ClockRepair) -> bool:
         """Begins a repair of the clock. Returns whether the clock was ahead.
 
-        The floors that were told while it was ahead are taken back first, because the changes that come now have
+        The tombstone watermarks told by a clock ahead of time are revoked first, because changes from now on have
         earlier stamps.
         """
         with self.lock:
@@ -54,7 +54,8 @@ class Tombstones:
 
     @contextlib.contextmanager
     def repairing(self) -> Iterator[None]:
-        """A context: at its end our own floor, which `begin_repair` keeps low, may rise again."""
+        """A context. At the end of the context our own tombstone watermark, which `begin_repair` keeps low, may rise
+        again."""
         try:
             yield
         finally:
@@ -62,8 +63,8 @@ class Tombstones:
                 self._own_floor_limit = None
 
     def held_by(self) -> str:
-        """Says which sender keeps destroyed keys remembered: the one that may still send the oldest event. "" if no
-        sender feeds this member."""
+        """Names the sender that keeps tombstones from being dropped: the sender that may still send the oldest event.
+        "" if no sender feeds this member."""
         stamp, who = self.sources.lowest()
         return who and f"{who}, which may send events from {format_stamp(stamp)} on"
 

@@ -19,7 +19,7 @@ from pywan.base.names import is_name, printable, quoted
 from pywan.coordination.tables import Incarnation
 from pywan.errors import IncompatibleSystemError, ProtocolError
 
-LANE = b"PWL1"  # Changes of buckets, from their primary to a copy.
+REPLICATION = b"PWL1"  # Changes of buckets, from their primary to a replica.
 CALLS = b"PWK1"  # Operations on keys whose primary is the member that is called.
 HEAD_BYTES = 8
 BODY_BYTES_MAX = 4096
@@ -140,7 +140,7 @@ def stranger(opening: Opening, me: Incarnation) -> str:
 class Claim(NamedTuple):
     """What is to be an opening of the member `from_`, to the member `to`, which asks. Fields as those of `Opening`."""
 
-    protocol: bytes  # LANE or CALLS.
+    protocol: bytes  # replication link or CALLS.
     word: int
     from_: Incarnation
     to: Incarnation
@@ -159,7 +159,7 @@ def claim_request(claim: Claim) -> dict[str, Any]:
 def claim_of(request: Mapping[str, Any]) -> Claim:
     """Reads a request OWNS_OPENING. ProtocolError names the field that cannot be."""
     protocol = request.get("protocol")
-    if not isinstance(protocol, str) or protocol.encode(errors="replace") not in (LANE, CALLS):
+    if not isinstance(protocol, str) or protocol.encode(errors="replace") not in (REPLICATION, CALLS):
         raise ProtocolError(f"the opening of a member: protocol is {quoted(protocol)}, and no protocol of members")
     return Claim(
         protocol.encode(),

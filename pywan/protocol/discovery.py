@@ -339,7 +339,7 @@ class LocatorState:
                 target.due_ms, max(now_ms + self.timings.change_delay_ms, target.asked_ms + self.timings.retry_ms)
             )
 
-    def heard(self, address: Address, request: dict[str, Any], reply: dict[str, Any], now_ms: int) -> None:
+    def received(self, address: Address, request: dict[str, Any], reply: dict[str, Any], now_ms: int) -> None:
         """Takes the answer of `address` to `request`.
 
         ProtocolError or IncompatibleSystemError if the answer cannot be right. The caller calls `failed` then, as for
@@ -349,9 +349,9 @@ class LocatorState:
         if target is None:
             return
         if request["op"] == "ping":
-            self._heard_ping(target, reply, now_ms)
+            self._received_ping(target, reply, now_ms)
         else:
-            self._heard_join(target, reply, now_ms)
+            self._received_join(target, reply, now_ms)
         target.in_flight, target.attempted = False, True
         target.failures, target.problem, target.conflict = 0, "", False
         if target.news:
@@ -376,7 +376,7 @@ class LocatorState:
         """Notes that what the site's locators share was changed here. They will be told."""
         self._spread(now_ms, only_site=self.me.distributed_system_id)
 
-    def _heard_ping(self, target: _Target, reply: dict[str, Any], now_ms: int) -> None:
+    def _received_ping(self, target: _Target, reply: dict[str, Any], now_ms: int) -> None:
         assert target.profile is not None, "a locator that has not joined is not pinged"
         digests = self._both_digests(reply, target.profile.distributed_system_id)
         differ = digests[0] != digests[1] and (digests != target.digests or now_ms - target.joined_ms >= DIFFERENCE_MS)
@@ -386,7 +386,7 @@ class LocatorState:
         else:
             target.due_ms = now_ms + self.timings.ping_ms
 
-    def _heard_join(self, target: _Target, reply: dict[str, Any], now_ms: int) -> None:
+    def _received_join(self, target: _Target, reply: dict[str, Any], now_ms: int) -> None:
         """Takes the answer to a join: the locators that the other one knows."""
         if reply.get("self") is True or reply.get("uid") == self.uid:
             if target.role == REMOTE:

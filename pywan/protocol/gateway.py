@@ -103,7 +103,7 @@ class Known(NamedTuple):
     partition: int
     last: int
     mount: int
-    settled: int = 0
+    acknowledged: int = 0
 
 
 # The partition, how much of `last` is not settled plus 1 (0: unknown), `last`, and the mount.
@@ -136,8 +136,8 @@ def encode_known(known: list[Known]) -> bytes:
     """Returns frames with each of these. They follow the welcome that told their number."""
 
     def packed(each: Known) -> bytes:
-        unsettled = each.last - each.settled + 1 if each.settled else 0
-        return _KNOWN.pack(each.partition, unsettled if unsettled < 1 << 32 else 0, each.last, each.mount)
+        unacknowledged = each.last - each.acknowledged + 1 if each.acknowledged else 0
+        return _KNOWN.pack(each.partition, unacknowledged if unacknowledged < 1 << 32 else 0, each.last, each.mount)
 
     return b"".join(
         _core.pack_frame(_core.FRAME_KNOWN, b"".join(map(packed, known[at : at + KNOWN_OF_FRAME])))
@@ -155,8 +155,8 @@ def decode_known(frame: bytes) -> list[Known]:
             f"a frame of type {frame_type} with {len(payload)} bytes where positions of partitions should come"
         )
     return [
-        Known(partition, last, mount, max(0, last + 1 - unsettled) if unsettled else 0)
-        for partition, unsettled, last, mount in _KNOWN.iter_unpack(payload)
+        Known(partition, last, mount, max(0, last + 1 - unacknowledged) if unacknowledged else 0)
+        for partition, unacknowledged, last, mount in _KNOWN.iter_unpack(payload)
     ]
 
 

@@ -96,7 +96,7 @@ class Member:
     """
 
     profile: dict[str, Any]
-    heard_ms: int
+    received_ms: int
     mark: bytes
     given_at: list[int] = field(default_factory=list)
 
@@ -179,7 +179,7 @@ class MemberTable:
             self._take_loads(before, member.told())
         else:
             self._sent = {each: sent for each, sent in self._sent.items() if sent.to not in before}
-        member.heard_ms = now_ms
+        member.received_ms = now_ms
         return True
 
     def leave(self, request: dict[str, Any]) -> bool:
@@ -198,13 +198,13 @@ class MemberTable:
 
     def expire(self, now_ms: int) -> list[Member]:
         """Removes and returns the members whose lease has run out."""
-        dead = [m for m in self._members.values() if now_ms - m.heard_ms > self.lease_ms]
+        dead = [m for m in self._members.values() if now_ms - m.received_ms > self.lease_ms]
         for member in dead:
             del self._members[member.name]
         return dead
 
     def next_expiry_ms(self) -> int | None:
-        return min((m.heard_ms + self.lease_ms + 1 for m in self._members.values()), default=None)
+        return min((m.received_ms + self.lease_ms + 1 for m in self._members.values()), default=None)
 
     def hand_out(self, wish: ReceiverWish, now_ms: int) -> dict[str, Any] | None:
         """Returns the receiver that a sender is to connect to, and expects its connections there. None: there is none.

@@ -26,7 +26,7 @@ _DONE = ("created", "updated", "destroyed")
 _APPLIED = {
     "lost": _core.APPLY_LOST,
     "forgotten": _core.FAILED_FORGOTTEN,
-    "elsewhere": _core.APPLY_ELSEWHERE,
+    "not primary": _core.APPLY_NOT_PRIMARY,
 }
 
 Entry = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, whether it is live.
@@ -78,8 +78,8 @@ class CallbackPath:
     """The changes of one region that meet user code. They go one at a time, under `lock`.
 
     So a filter, resolver or listener sees them in the order of the queue. From the moment when several members share
-    the region, its changes go straight, and its listeners are told by a thread (`tell_heard`): no lock is held while a
-    change waits for other members.
+    the region, its changes go straight, and its listeners are told by a thread (`notify_listeners`): no lock is held
+    while a change waits for other members.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class CallbackPath:
 
     @property
     def told(self) -> CacheListener | None:
-        """The listener that `tell_heard` is telling now."""
+        """The listener that `notify_listeners` is telling now."""
         return self._told
 
     def wait_until_shared(self) -> None:
@@ -168,7 +168,7 @@ class CallbackPath:
 
         `position` is (partition, sequence at its sender, whether it may have been applied before, its place in its
         stream or None). Returns APPLY_DONE,
-        APPLY_LOST (a later version stays), APPLY_ELSEWHERE (another member leads its bucket), or a reason of failure.
+        APPLY_LOST (a later version stays), APPLY_NOT_PRIMARY (another member leads its bucket), or a reason of failure.
         QueueFullError or DiskError if a queue or log of this member cannot take it now.
         """
         fields = _core.record_fields(record)
@@ -406,7 +406,7 @@ class CallbackPath:
             )
         )
 
-    def tell_heard(self, operation: str, old: tuple[int, bytes] | None, record: bytes, may_repeat: bool) -> None:
+    def notify_listeners(self, operation: str, old: tuple[int, bytes] | None, record: bytes, may_repeat: bool) -> None:
         """Tells the listeners of a change that this member made or followed, and that counts. One thread does so,
         without the lock: a listener may wait for other members, and their listeners for this one."""
         fields = _core.record_fields(record)

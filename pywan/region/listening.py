@@ -23,12 +23,12 @@ STOP_S = 5.0  # How long the end of the region waits for a listener that is bein
 class Listening:
     """Tells the listeners of a region of each change that counts and is this member's to tell.
 
-    One thread does so, one change at a time, in the order of each key. No lane and no caller waits for it. It holds no
-    lock while a listener runs.
+    One thread does so, one change at a time, in the order of each key. No replication link and no caller waits for it.
+    It holds no lock while a listener runs.
     """
 
-    def __init__(self, region: MemberRegion, tail: _core.Tail) -> None:
-        self._region, self._tail = region, tail
+    def __init__(self, region: MemberRegion, changelog: _core.Changelog) -> None:
+        self._region, self._changelog = region, changelog
         self._ends = False
         self._lock = threading.Lock()
         # Dropped changes of which the log has spoken. The lock guards both.
@@ -42,20 +42,20 @@ class Listening:
         self._region.callbacks.wait_until_shared()
         _core.call_for_listeners()
         while not self._ends:
-            happened = self._tail.next_heard(WAIT_MS)
+            happened = self._changelog.next_notification(WAIT_MS)
             if happened is not None and not self._ends:
-                self._region.callbacks.tell_heard(*happened)
-                if self._tail.heard_dropped != self._said_in_all:
+                self._region.callbacks.notify_listeners(*happened)
+                if self._changelog.notifications_dropped != self._said_in_all:
                     self.watch()
 
     def watch(self) -> None:
         """Drops changes that wait for a listener which stands still, if callers wait for that. Logs how many changes
         were dropped since the last call, and which listener it is."""
-        self._tail.relieve()
+        self._changelog.relieve()
         callbacks = self._region.callbacks
         listeners = (callbacks.told,) if callbacks.told is not None else callbacks.listeners
         with self._lock:
-            state = self._tail.heard_state()
+            state = self._changelog.notifications_state()
             dropped, forgotten = (state[name] - self._said[name] for name in ("dropped", "forgotten"))
             self._said = {name: state[name] for name in self._said}
             self._said_in_all = sum(self._said.values())
@@ -78,13 +78,13 @@ class Listening:
 
     def state(self) -> dict[str, int]:
         """Returns how many bytes of changes wait, how long the listener that runs has been at its change, and how many
-        changes were dropped, as `Tail.heard_state`."""
-        return self._tail.heard_state()
+        changes were dropped, as `Changelog.notifications_state`."""
+        return self._changelog.notifications_state()
 
     def stop(self) -> None:
         """Ends the thread when the listener that runs has returned. Changes that wait are dropped, and counted."""
         self._ends = True
-        dropped = self._tail.end_hearing()
+        dropped = self._changelog.end_notifications()
         self.watch()
         if dropped:
             log.warning(

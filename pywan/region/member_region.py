@@ -49,8 +49,8 @@ class MemberRegion(_core.RegionCore):
         self._path_lock = threading.Lock()
         # Of a region that several members hold. `_listening` is made once it has listeners. The lock guards these.
         self._listening_lock = threading.Lock()
-        self._shared_tail: _core.Tail | None = None
-        self._each_tells = False  # Each member with a copy tells its own listeners, whatever its interest policy.
+        self._shared_changelog: _core.Changelog | None = None
+        self._each_tells = False  # Each member with a replica tells its own listeners, whatever its interest policy.
         self._listening: Listening | None = None
         self._alter = alter
         self.set_callback_path(self._path())
@@ -119,7 +119,7 @@ class MemberRegion(_core.RegionCore):
             return
         super().close()
         with self._listening_lock:
-            listening, self._shared_tail = self._listening, None
+            listening, self._shared_changelog = self._listening, None
         if listening is not None:
             listening.stop()
         self.stop_log()
@@ -144,27 +144,32 @@ class MemberRegion(_core.RegionCore):
             self._publish_path()
         self._listen()
 
-    def share(self, tail: _core.Tail, route: Any, reads_copies: bool = False, content: bool = False) -> None:
-        """As `RegionCore.share`. Where each member has a copy (`reads_copies`), or by interest policy ALL, this member
-        tells its listeners of all its copies; otherwise of the buckets that it leads. It waits for no callback."""
+    def share(
+        self, changelog: _core.Changelog, route: Any, reads_replicas: bool = False, content: bool = False
+    ) -> None:
+        """As `RegionCore.share`. Where each member has a replica (`reads_replicas`), or by interest policy ALL, this
+        member tells its listeners of all its replicas; otherwise of the buckets that it leads. It waits for no
+        callback."""
         with self._listening_lock:
-            self._each_tells = reads_copies
+            self._each_tells = reads_replicas
             if self.callbacks.has_listeners:
-                self._hear(tail)  # Before the first change goes into the tail: each change is told once.
-            super().share(tail, route, reads_copies, content)
-            self._shared_tail = tail
+                self._keep_notifications(
+                    changelog
+                )  # Before the first change goes into the change log: each change is told once.
+            super().share(changelog, route, reads_replicas, content)
+            self._shared_changelog = changelog
         self._publish_path()
         self._listen()
 
     def _listen(self) -> None:
         with self._listening_lock:
-            if self._shared_tail is not None and self._listening is None and self.callbacks.has_listeners:
-                self._hear(self._shared_tail)
-                self._listening = Listening(self, self._shared_tail)
+            if self._shared_changelog is not None and self._listening is None and self.callbacks.has_listeners:
+                self._keep_notifications(self._shared_changelog)
+                self._listening = Listening(self, self._shared_changelog)
 
-    def _hear(self, tail: _core.Tail) -> None:
-        tells_copies = self._each_tells or self.attributes.interest_policy == "all"
-        tail.hear(by_primary=not tells_copies, says=not self._each_tells)
+    def _keep_notifications(self, changelog: _core.Changelog) -> None:
+        tells_replicas = self._each_tells or self.attributes.interest_policy == "all"
+        changelog.keep_notifications(by_primary=not tells_replicas, says=not self._each_tells)
 
     def watch_listeners(self) -> None:
         """Logs what there is to say about a listener that stands still."""
@@ -173,7 +178,8 @@ class MemberRegion(_core.RegionCore):
             listening.watch()
 
     def listening_state(self) -> dict[str, int]:
-        """Returns what waits for its listeners, if several members hold the region: as `Tail.heard_state`."""
+        """Returns what waits for its listeners, if several members hold the region: as
+        `Changelog.notifications_state`."""
         listening = self._listening
         return listening.state() if listening is not None else {}
 

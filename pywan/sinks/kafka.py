@@ -12,7 +12,7 @@ from pywan.sinks.threads import PerThread
 if TYPE_CHECKING:
     from pywan.events import AsyncEvent
 
-# What the user's configuration does not say. An idempotent producer waits for all copies in sync of a partition. It
+# What the user's configuration does not say. An idempotent producer waits for all in-sync replicas of a partition. It
 # leaves no gaps: a failed message takes along those behind it in the same partition, so a later try sends all in order.
 _DEFAULTS: Mapping[str, Any] = {
     "enable.idempotence": True,
@@ -132,13 +132,13 @@ class _Producer:
             self._producer = self._kafka.Producer(self._config)
         failures: list[str] = []
 
-        def heard(error: Any, message: Any) -> None:
+        def on_delivered(error: Any, message: Any) -> None:
             if error is not None:
                 failures.append(f"{error.name()}: {error.str()} (topic {message.topic()})")
 
         try:
             for message in messages:
-                self._begin(message, heard)
+                self._begin(message, on_delivered)
                 if failures:
                     break
             # Each message is reported within `delivery.timeout.ms`, as done or as failed.
@@ -150,10 +150,10 @@ class _Producer:
             self.close()
             raise
 
-    def _begin(self, message: dict[str, Any], heard: Callable[[Any, Any], None]) -> None:
+    def _begin(self, message: dict[str, Any], on_delivered: Callable[[Any, Any], None]) -> None:
         while True:
             try:
-                self._producer.produce(**message, on_delivery=heard)
+                self._producer.produce(**message, on_delivery=on_delivered)
                 self._producer.poll(0)
                 return
             except BufferError:  # The producer's own queue is full.

@@ -1,1 +1,1 @@
-"""A site: its locators, and what a member knows of it."""
+"""A site: the locators, and the connections of members to locators and coordinator."""

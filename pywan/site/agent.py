@@ -1,7 +1,7 @@
-"""Owns a member's exchange with the coordinator of its site: the threads, and the clock. What is asked, and what the
-replies mean, is the session's (pywan/coordination/agent_session.py).
+"""Owns a member's exchange with the coordinator of its site: the threads, and the clock. The session
+(pywan/coordination/agent_session.py) makes the questions and interprets the replies.
 
-A member whose locators have no coordinator goes on asking. What needs a decision waits.
+A member without a coordinator repeats its questions. Requests that need a metadata record wait.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from pywan.transport.links import PLAIN, Way
 log = logging.getLogger("pywan.agent")
 
 HOST_TIMEOUT_S = 10.0
-PROGRESS_S = 3.0  # So often a member that hands over says how far it is.
+PROGRESS_S = 3.0  # The interval of progress reports during a handover.
 GOODBYE_S = 1.0
 STOP_TIMEOUT_S = 5.0
 
@@ -64,7 +64,8 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What came of handing over. `lost`: by region, the buckets whose last whole copy ends with this member."""
+    """The result of a handover. `lost`: by region, the number of buckets whose last complete replica ends with this
+    member."""
 
     is_done: bool
     lost: dict[str, int]
@@ -72,27 +73,28 @@ class Handover:
 
 @of_one_process(lambda agent: f"the agent of member {agent.name!r}", nothing_in_child=("leave", "hurry", "stop"))
 class Agent:
-    """A member's agent. Any thread may use it. `leave` or `stop` ends its two threads.
+    """A member's agent. Any thread may use the agent. `leave` or `stop` ends the two threads.
 
     Args:
         name: The member's name.
-        member_id: Of this incarnation of the member.
-        host: Where other members reach it.
-        port: Where other members reach it.
+        member_id: The number of this incarnation of the member.
+        host: The host for connections of other members.
+        port: The port for connections of other members.
         site: The site's id.
         locators: Returns the addresses of the site's locators.
-        claims: Returns what those locators say of who coordinates.
-        file: What outlives the process: the site's identity, the coordinator's name, the newest decision. None: nothing
-            does.
-        version: Of pywan.
+        claims: Returns the locators' claims about the coordinator.
+        file: The file of the facts that outlive the process: the site's identity, the coordinator's name, the newest
+            metadata record. None: no fact outlives the process.
+        version: The version of pywan.
         way: Connects to locators.
-        on_change: Called with each change of the tables, in order, in the agent's thread. `tables` has it already.
-        on_lease: Called with the time until which the lease runs, and one after which the coordinator was heard. Both
-            are in microseconds of CLOCK_BOOTTIME.
-        on_given_up: Called when the coordinator has given this incarnation up, with the new one. All copies are
+        on_change: Called with each change of the metadata, in order, in the agent's thread. `tables` has the change
+            already.
+        on_lease: Called with the end of the lease, and with a time after which the coordinator has answered, both in
+            microseconds of CLOCK_BOOTTIME.
+        on_given_up: Called with the new incarnation when the coordinator has removed this one. All replicas are
             worthless now.
-        reached: Returns the members whose answers came to this one a moment ago.
-        followed: Returns the decisions that the member's copies follow.
+        reached: Returns the members that have sent this member an answer a moment ago.
+        followed: Returns the metadata records of the member's replicas.
         gives_up: Called with the reason if one of the threads cannot go on.
     """
 
@@ -118,11 +120,11 @@ class Agent:
     ) -> None:
         self.name, self._gives_up = name, gives_up
         self._requests = Outage(log, f"member {name}: a request to the coordinator failed")
-        self._outcomes: deque[Outcome] = deque()  # What the member has yet to do. Used by its thread only.
+        self._outcomes: deque[Outcome] = deque()  # Pending work after a reply. Used by the agent's thread only.
         self._claims, self._file = claims, RememberedFile(name, file)
         self._on_change, self._on_lease, self._on_given_up = on_change, on_lease, on_given_up
-        self._changed = threading.Condition()  # Guards everything below.
-        self._lines = Lines(log)  # What a coordinator answers that cannot be used.
+        self._changed = threading.Condition()  # Guards all fields below.
+        self._lines = Lines(log)  # Log limits for invalid replies of a coordinator.
         self._session = AgentSession(
             Incarnation(name, member_id),
             host=host,
@@ -139,9 +141,9 @@ class Agent:
         )
         self._session.away_since_us = boot_us()
         self._coordinator = CoordinatorClient(name, site, locators, way)
-        self._written: tuple[Standby | None, int] = (None, 0)  # Standby and term of which the file knows.
+        self._written: tuple[Standby | None, int] = (None, 0)  # The standby and the term in the file.
         self._stopping = False
-        self._hurries = False  # Nobody waits until other members have taken over.
+        self._hurries = False  # Set: no call waits for the takeover by other members.
         self._threads: list[threading.Thread] = []
 
     # --- life cycle ---
@@ -154,10 +156,12 @@ class Agent:
                 self._threads.append(start_essential(what, name, run, gives_up=self._gives_up))
 
     def hand_over(self, timeout: float, on_progress: Callable[[StillNeeded], object] = _nothing) -> Handover:
-        """Hands over to other members what needs this one. It serves as before until then, and does not leave yet.
+        """Hands buckets and senders over to other members. The member serves as before during the handover, and stays
+        in the site.
 
-        Returns when the coordinator says that the member may leave, after `timeout` seconds, or after `hurry`. It does
-        not wait if nothing is lost without the coordinator, and that is away. `on_progress` is called now and then.
+        Returns when the coordinator allows the member to leave, after `timeout` seconds, or after `hurry`. If the
+        coordinator is away and no data would be lost, the call returns at once. `on_progress` is called every
+        PROGRESS_S.
         """
         deadline = time.monotonic() + timeout
         progress_at = time.monotonic() + PROGRESS_S
@@ -166,10 +170,10 @@ class Agent:
             with self._changed:
                 if (is_done := self._is_handed_over(request)) is not None:
                     may_leave = session.may_leave
-                    return Handover(is_done, dict(may_leave.lost) if may_leave is not None else session.last_copies)
+                    return Handover(is_done, dict(may_leave.lost) if may_leave is not None else session.last_replicas)
                 now = time.monotonic()
                 if now >= deadline or self._hurries:
-                    return Handover(False, session.last_copies)
+                    return Handover(False, session.last_replicas)
                 if request is None or session.asked.requests.get(LEAVE) is not request:
                     request = session.leave()
                     self._changed.notify_all()
@@ -184,24 +188,24 @@ class Agent:
         self._changed.wait_for(lambda: self._hurries or self._is_handed_over(request) is not None, timeout)
 
     def _is_handed_over(self, request: Request | None) -> bool | None:
-        """Returns whether nobody needs this member any more; None: that has to be waited for. The caller holds the
-        lock."""
+        """Returns whether the site needs this member no more; None: not known yet, so the caller has to wait. The
+        caller holds the lock."""
         session = self._session
         if (request is not None and request.done) or not session.tables.members.keys() - {session.me}:
             return True
         if self._stopping:
-            return not session.last_copies
+            return not session.last_replicas
         is_away = bool(session.problem) or not session.is_joined
-        return True if is_away and not session.last_copies else None
+        return True if is_away and not session.last_replicas else None
 
     @property
     def wants_to_leave(self) -> bool:
-        """Whether the member hands over, or has, because it ends."""
+        """Whether the member hands over, or has handed over, because its process ends."""
         return self._session.wants_to_leave
 
     @property
     def still_needed(self) -> StillNeeded:
-        """What the coordinator said last of a member that wants to leave."""
+        """The coordinator's last answer to a draining member that the site still needs."""
         return self._session.still_needed
 
     def hurry(self) -> None:
@@ -211,7 +215,7 @@ class Agent:
             self._changed.notify_all()
 
     def stay(self) -> None:
-        """The member does not leave, though `hand_over` was called."""
+        """Cancels the departure after `hand_over`: the member stays."""
         with self._asking() as session:
             session.stay()
 
@@ -221,10 +225,10 @@ class Agent:
         on_progress: Callable[[StillNeeded], object] = _nothing,
         on_handed_over: Callable[[Handover], object] = _nothing,
     ) -> Handover:
-        """As `hand_over`; then it leaves the site, and the agent has stopped. Ends of regions are told first.
+        """Hands over as `hand_over` does, leaves the site, and stops the agent. Pending ends of regions are sent first.
 
-        `on_handed_over` is called before the goodbye: after it the tables do not name this member any more, and its
-        buckets that end with it are empty.
+        `on_handed_over` is called before the goodbye. Afterwards the metadata do not name this member any more, and
+        buckets without another replica are empty.
         """
         session = self._session
         with self._changed:
@@ -240,21 +244,21 @@ class Agent:
             )
         handover = self.hand_over(timeout, on_progress)
         on_handed_over(handover)
-        is_heard = False
+        is_told = False
         with self._changed:
             if session.is_joined and not self._stopping:
                 goodbye = session.say_goodbye()
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: goodbye.done or self._stopping or session.problem, GOODBYE_S)
-                is_heard = goodbye.done
+                is_told = goodbye.done
         self.stop()
-        if not is_heard and (word := session.goodbye_to_standby()) is not None:
-            # The threads have ended: nobody is asked anything any more, and nothing is stored.
+        if not is_told and (word := session.goodbye_to_standby()) is not None:
+            # The threads have ended: no question follows, and no record is stored any more.
             self._coordinator.say_goodbye(*word)
         return handover
 
     def stop(self) -> None:
-        """Ends the threads, without a word to the coordinator. It may be called twice."""
+        """Ends the threads without a goodbye. May be called twice."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -263,31 +267,31 @@ class Agent:
             if thread is not threading.current_thread():
                 thread.join(STOP_TIMEOUT_S)
 
-    # --- what is known ---
+    # --- state ---
 
     @property
     def me(self) -> Incarnation:
-        """The incarnation that the member has now. It changes when the coordinator has given the member up."""
+        """The present incarnation of the member. A removal by the coordinator begins a new incarnation."""
         return self._session.me
 
     @property
     def tables(self) -> SiteTables:
-        """What the member knows of the decisions. Another object takes its place when the member begins anew."""
+        """The metadata at this member. A join as a new member replaces the object."""
         return self._session.tables
 
     @property
     def site_identity(self) -> str:
-        """The site's identity. Empty: no coordinator has told it yet."""
+        """The site's identity. Empty: not received from a coordinator yet."""
         return self._session.remembered.site_identity
 
     @property
     def is_joined(self) -> bool:
-        """Whether the coordinator has taken the member in, and has not given it up as far as is known."""
+        """Whether the coordinator has admitted the member, and has not removed the member since, as far as is known."""
         return self._session.is_joined
 
     @property
     def is_away(self) -> bool:
-        """Whether nobody coordinates, as far as is known."""
+        """Whether no locator coordinates, as far as is known."""
         return bool(self._session.problem) or not self._session.is_joined
 
     @property
@@ -296,16 +300,16 @@ class Agent:
 
     @property
     def member_timeout_us(self) -> int:
-        """`member-timeout`, as the coordinator told it last: after so long a silent member is given up."""
+        """`member-timeout` in the coordinator's last reply: an unreachable member is removed after so long."""
         return self._session.member_timeout_us
 
     @property
-    def heard_us(self) -> int:
-        """The coordinator was heard after this moment."""
-        return self._session.heard_us
+    def received_us(self) -> int:
+        """A time after which the coordinator has answered."""
+        return self._session.received_us
 
     def status(self) -> dict[str, Any]:
-        """Returns the state of the coordination as plain values: who coordinates, the lease, what waits."""
+        """Returns the state of the coordination as plain values: the coordinator, the lease, the pending requests."""
         with self._changed:
             session, now = self._session, boot_us()
             away = session.away_since_us
@@ -325,9 +329,10 @@ class Agent:
             }
 
     def wait_joined(self, timeout: float) -> bool:
-        """Returns whether the member is in the view, as soon as it is, or nobody coordinates, or the time is over.
+        """Returns whether the member is in the view. Waits until the member is in the view, no locator coordinates, or
+        the time is over.
 
-        IllegalStateError if the coordinator refuses the member for good.
+        Raises IllegalStateError if the coordinator refuses the member for good.
         """
         session = self._session
         with self._changed:
@@ -341,16 +346,18 @@ class Agent:
     # --- requests ---
 
     def host(self, region: str, attributes: RegionAttributes, weight: int, timeout: float | None = None) -> bool:
-        """Tells the site that this member has the region. Returns whether the tables show it, and who has its buckets.
+        """Registers this member as a host of the region. Returns whether the metadata show the region here, with the
+        replicas of its buckets.
 
         Args:
             region: The region's name.
-            attributes: What all members say alike of it.
-            weight: local-max-memory in MB; 0: it is an accessor.
-            timeout: The limit in seconds. None: HOST_TIMEOUT_S. Afterwards the agent goes on telling in the background.
+            attributes: The attributes that all members must have in common.
+            weight: local-max-memory in MB; 0: the member is an accessor.
+            timeout: The limit in seconds. None: HOST_TIMEOUT_S. Afterwards the agent repeats the request in the
+                background.
 
         Raises:
-            IllegalStateError: The coordinator refuses the region, or the member. The text says why.
+            IllegalStateError: The coordinator refuses the region, or the member. The text has the reason.
         """
         timeout = HOST_TIMEOUT_S if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -384,10 +391,10 @@ class Agent:
         with self._asking() as session:
             session.caught_up(key, epoch, learner)
 
-    def unreachable(self, epochs: Mapping[BucketKey, Epoch], copy: Incarnation) -> None:
+    def unreachable(self, epochs: Mapping[BucketKey, Epoch], replica: Incarnation) -> None:
         """As `AgentSession.unreachable`."""
         with self._asking() as session:
-            session.unreachable(epochs, copy)
+            session.unreachable(epochs, replica)
 
     def ready(self, keys: Iterable[BucketKey]) -> None:
         """As `AgentSession.ready`."""
@@ -401,7 +408,7 @@ class Agent:
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[AgentSession]:
-        """The session, under the lock. The threads look for requests afterwards."""
+        """Yields the session, under the lock. The threads look for new requests afterwards."""
         with self._changed:
             yield self._session
             self._changed.notify_all()
@@ -427,7 +434,7 @@ class Agent:
                 self._send(address, batch, message)
                 self._requests.over()
             except ProtocolError as error:
-                self._lines.warning("member %s: what the coordinator answers cannot be used: %s", self.name, error)
+                self._lines.warning("member %s: the answer of the coordinator cannot be used: %s", self.name, error)
             except PywanError as error:
                 log.debug("member %s: %s", self.name, error)
             except Exception as error:
@@ -439,7 +446,7 @@ class Agent:
             self._session.take_answers(batch, reply)
             self._changed.notify_all()
 
-    # --- the thread that joins, renews and hears ---
+    # --- the thread that joins, renews the lease and receives records ---
 
     def _run(self) -> None:
         session = self._session
@@ -450,7 +457,7 @@ class Agent:
                 if self._stopping:
                     return
                 word = session.word_to_standby(boot_us())
-            if self._outcomes:  # The thread has failed, and was begun again.
+            if self._outcomes:  # The thread has failed, and was started again.
                 self._do()
                 continue
             if word is not None:
@@ -459,14 +466,14 @@ class Agent:
                 continue
             claims = self._claims()
             with self._changed:
-                if not session.hear_locators(claims, boot_us()):
+                if not session.receive_claims(claims, boot_us()):
                     self._changed.notify_all()
                     continue
                 question, foreign = session.question(boot_us()), session.foreign
                 identity, term = session.remembered.site_identity, session.remembered.term
             try:
                 reply = self._coordinator.ask(
-                    question.op, identity, foreign, question.fields, term, self._hear_of_standby
+                    question.op, identity, foreign, question.fields, term, self._receive_standby
                 )
                 tables = tables_in(reply)
                 with self._changed:
@@ -483,12 +490,13 @@ class Agent:
                 continue
             self._do()
 
-    def _hear_of_standby(self, address: str, at: Any) -> None:
+    def _receive_standby(self, address: str, at: Any) -> None:
         with self._changed:
-            self._session.hear_of_standby(address, at)
+            self._session.receive_standby(address, at)
 
     def _tell_standby(self, address: str, fields: dict[str, Any]) -> None:
-        """Says that the coordinator is not heard. The standby may ask for a promise, or coordinate already."""
+        """Tells the standby that the coordinator is unreachable. The standby may ask for a promise, or coordinate
+        already."""
         try:
             reply = self._coordinator.tell_standby(address, fields)
             with self._changed:
@@ -498,15 +506,17 @@ class Agent:
             log.debug("member %s: the standby does not answer: %s", self.name, error)
 
     def _do(self) -> None:
-        """Does what came of the news. What fails is done again: the coordinator does not tell it twice."""
+        """Does the pending work of a reply. A failed step is done again: the coordinator does not repeat the news."""
         while self._outcomes:
             match self._outcomes[0]:
                 case Changed(tables):
-                    # It counts as stored from the next question on: by then those who use the tables have acted, and
-                    # the file says so. It comes second, as calls may wait for a new primary while a slow disk writes.
+                    # The next poll names the record as stored: by then the users of the metadata have acted, and the
+                    # file has the record. The file comes second, as calls may wait for a new primary during a slow
+                    # write to the disk.
                     with self._changed:
                         remembered = self._session.remembered
-                    # A member that acts on it must not forget that the earlier standby is out (docs/decisions/0107).
+                    # A member that acts on the record must not forget that the earlier standby is out
+                    # (docs/decisions/0107).
                     is_first = (tables.standby, remembered.term) != self._written
                     if is_first:
                         self._file.write(remembered)
@@ -514,8 +524,8 @@ class Agent:
                     self._on_change(tables)
                     if not is_first:
                         self._file.write(remembered)
-                case Extended(until_us, heard_us):
-                    self._on_lease(until_us, heard_us)
+                case Extended(until_us, received_us):
+                    self._on_lease(until_us, received_us)
                 case GivenUp(me):
                     self._on_given_up(me)
             self._outcomes.popleft()

@@ -1,4 +1,4 @@
-"""Owns a member's connections to the coordinator of its site, and the search for the locator that it is in."""
+"""Owns a member's connections to the coordinator of its site, and the search for the coordinating locator."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pywan.transport.control import ControlClient, call_once
 from pywan.transport.links import PLAIN, Way
 
 CALL_TIMEOUT_S = 3.0
-GOODBYE_TIMEOUT_S = 1.0  # A member that ends waits so long for the standby.
-PROBLEM_CHARACTERS = 1_000  # Of what a locator says why it decides nothing, so many are shown.
-LED_MAX = 4  # Locators beyond its own to which a member lets itself be led for one question.
+GOODBYE_TIMEOUT_S = 1.0  # The time for which an ending member waits for the standby.
+PROBLEM_CHARACTERS = 1_000  # The limit for a locator's reason to refuse requests.
+LED_MAX = 4  # Limit per question: locators named by locators, beyond the configured ones.
 
 
 class CoordinatorClient:
-    """Any thread may use it. A question is asked once: the agent repeats it.
+    """Any thread may use the client. Each question is asked once: the agent repeats questions.
 
     Args:
         name: The member's name.
@@ -39,20 +39,21 @@ class CoordinatorClient:
 
     def __init__(self, name: str, site: int, locators: Callable[[], list[Address]], way: Way = PLAIN.locator) -> None:
         self._name, self._site, self._locators, self._way = name, site, locators, way
-        self._lock = threading.Lock()  # Guards everything below.
+        self._lock = threading.Lock()  # Guards all fields below.
         self._address: Address | None = None
-        # By use: news and requests, so that no request waits for news; and who an address is that a locator has told.
+        # By use: "news" and "asks", so that no request waits for news; "standby"; and "who", for checks of a named
+        # coordinator.
         self._clients: dict[str, ControlClient] = {}
         self._closed = False
 
     @property
     def address(self) -> Address | None:
-        """Where the coordinator answered last. None: no locator coordinated when it was searched last."""
+        """The address of the coordinator's last answer. None: the last search found no coordinator."""
         with self._lock:
             return self._address
 
     def close(self) -> None:
-        """Ends what is under way, and refuses what follows."""
+        """Aborts requests in flight, and refuses later requests."""
         with self._lock:
             self._closed = True
             clients = list(self._clients.values())
@@ -60,12 +61,12 @@ class CoordinatorClient:
             client.close()
 
     def tell(self, address: Address, op: str, **fields: Any) -> dict[str, Any]:
-        """Sends requests to the coordinator where it was. ConnectivityError: it does not answer."""
+        """Sends requests to the last address of the coordinator. ConnectivityError: the coordinator does not answer."""
         return self._call("asks", address, op, fields)
 
     def tell_standby(self, address: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """Tells the standby that the coordinator is not heard. If it coordinates now, it is asked first from now on.
-        ConnectivityError: it does not answer."""
+        """Tells the standby that the coordinator is unreachable. If the standby coordinates now, later polls go to the
+        standby first. ConnectivityError: the standby does not answer."""
         try:
             where = parse_locators(address)[0]
         except (ConfigurationError, IndexError):
@@ -76,7 +77,8 @@ class CoordinatorClient:
         return reply
 
     def say_goodbye(self, address: str, fields: dict[str, Any]) -> None:
-        """Tells the standby that the member has ended, after `close`. It is told once: an operator can say it too."""
+        """Tells the standby that the member has ended, after `close`. The message is sent once: an operator can send it
+        too."""
         with contextlib.suppress(PywanError, IndexError):
             where = parse_locators(address)[0]
             call_once(
@@ -97,24 +99,24 @@ class CoordinatorClient:
         term: int = 0,
         on_standby: Callable[[str, Any], object] = lambda address, at: None,
     ) -> dict[str, Any]:
-        """Asks the coordinator for news, wherever it is. ConnectivityError says why no locator coordinates;
-        IncompatibleSystemError, that one speaks a version that does not go with the member's.
+        """Polls the coordinator at any locator. ConnectivityError has the reason why no locator coordinates;
+        IncompatibleSystemError: a locator has a protocol version incompatible with the member's.
 
         Args:
-            op: What is asked.
-            identity: The identity of the member's site. Empty: the member does not know it yet.
-            foreign: Locators of another site. They are asked only if all are: then one says why it does not take the
-                member in.
-            term: The latest term of which the member has heard. A coordinator of an earlier one counts as none.
-            fields: Of the question. The coordinator alone gets them: the member's nonce is among them.
-            on_standby: Called with the address of a locator that says that it is the standby, and what it says beside.
-                ProtocolError: that cannot be used.
+            op: The name of the request.
+            identity: The identity of the member's site. Empty: the member does not know the identity yet.
+            foreign: Locators of a different site. The member asks these only if all locators are foreign: the answer
+                then has the reason to refuse the member.
+            term: The latest term known to the member. A coordinator of an earlier term is ignored.
+            fields: The fields of the request. Only the coordinator gets the fields: the member's nonce is among them.
+            on_standby: Called with the address and the `standby_at` of a locator that claims to be the standby.
+                ProtocolError: the value cannot be used.
         """
         known = list(dict.fromkeys([*filter(None, [self.address]), *self._locators()]))
         addresses = [each for each in known if str(each) not in foreign] or known
         reasons: list[str] = []
         incompatible: IncompatibleSystemError | None = None
-        for address in addresses:  # It gets longer: a locator may name another one.
+        for address in addresses:  # The list grows: a locator may name a further locator.
             try:
                 reply = self._call("news", address, op, fields)
                 if reply.get("decides") is not True and "standby_at" in reply:
@@ -149,7 +151,7 @@ class CoordinatorClient:
         raise ConnectivityError("; ".join(reasons) or "no locator is known")
 
     def _coordinates_at(self, address: Address, coordinator: Any, identity: str) -> bool:
-        """Whether what answers at an address that a locator has told says that it is that coordinator, of this site."""
+        """Whether the process at a named address claims to be the named coordinator of this site."""
         try:
             claim = self._client("who", address).call("coordination-who")
         except PywanError:
@@ -162,13 +164,13 @@ class CoordinatorClient:
             self._address = address
 
     def _call(self, use: str, address: Address, op: str, fields: dict[str, Any]) -> dict[str, Any]:
-        """IncompatibleSystemError: one of both ends speaks a version that does not go with that of the other one."""
+        """Raises IncompatibleSystemError if the protocol versions of the two ends are incompatible."""
         reply = self._client(use, address).call(op, version=versions.VERSION, **fields)
         versions.agreed(reply.get("version"), f"locator {address}", f"member {self._name}")
         return reply
 
     def _client(self, use: str, address: Address) -> ControlClient:
-        """Returns the client for that use, connected to that address when it is used."""
+        """Returns the client for the use. The client connects to the address at the first call."""
         with self._lock:
             if self._closed:
                 raise ConnectivityError(f"member {self._name} is leaving its site")
@@ -191,7 +193,7 @@ def _why_not(address: Address, reply: dict[str, Any]) -> str:
 
 
 def _address_in(reply: dict[str, Any]) -> Address | None:
-    """Returns the address at which the coordinator is, as a locator says. None: it says none, or what is none."""
+    """Returns the coordinator's address in a locator's answer. None: no address, or an invalid one."""
     told = reply.get("address")
     if not told or not isinstance(told, str):
         return None

@@ -1,4 +1,4 @@
-"""Moves a bucket's copy or its primary to another member, through a locator of the site."""
+"""Moves a bucket's replica or its primary to another member, through a locator of the site."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pywan.errors import IllegalStateError
 from pywan.transport.control import call_once
 from pywan.transport.links import PLAIN, Way
 
-MOVE_TIMEOUT_S = 60.0  # The image of a large bucket takes long.
+MOVE_TIMEOUT_S = 60.0  # The snapshot of a large bucket takes long.
 REPEAT_S = 0.02
 
 
@@ -24,21 +24,23 @@ def move_bucket(
     timeout_s: float = MOVE_TIMEOUT_S,
     way: Way = PLAIN.locator,
 ) -> None:
-    """Moves a bucket, and those that are colocated with it. Returns when it is done.
+    """Moves a bucket and all buckets colocated with the bucket. Returns when the move is done.
 
     Args:
         locator: The address of any locator of the site.
         region: The name of the region.
         bucket: The number of the bucket.
-        to: The name of the member that is to have the copy, or to lead.
-        what: "copy": `to` gets a copy, and then the old copy goes. "primary": `to`, which has a copy, leads.
-        source: The name of the member whose copy goes. Empty: the coordinator chooses one that does not lead.
-        timeout_s: The time in seconds for all of it.
+        to: The name of the member that is to have the replica, or to lead.
+        what: "replica": `to` gets a replica, and then the old replica is removed. "primary": `to`, which has a replica,
+            leads.
+        source: The name of the member whose replica is removed. Empty: the coordinator chooses a replica that does not
+            lead.
+        timeout_s: The time in seconds for the whole move.
         way: Connects to locators.
 
     Raises:
-        IllegalStateError: The site does not move the bucket, or has not done it in time. The words say why. What is
-            not done in time is given up ten seconds later.
+        IllegalStateError: The site does not move the bucket, or has not completed the move in time. The text has the
+            reason. The coordinator gives up an incomplete move ten seconds later.
     """
     fields = {"region": region, "bucket": bucket, "what": what, "to": to, "source": source}
     deadline, reason = time.monotonic() + timeout_s, "it is under way"

@@ -1,7 +1,7 @@
 """Owns the requests of members and operators about the coordination of a site.
 
-Members ask and wait; the locator opens connections to members only to see whether they still listen. What the requests
-mean is the coordinator's, and who coordinates is the choice's. This puts them together.
+Members send requests and wait; the locator opens connections to members only for probes. The coordinator gives requests
+their meaning, and the coordinator discovery chooses the coordinator. This module connects both with the network.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from pywan.transport.links import PLAIN, Links
 
 log = logging.getLogger("pywan.coordinator")
 
-POLL_S = 0.5  # A member's question for news is answered after so long, if there are none.
-POLLS_A_TIMEOUT = 10  # At least so many. With a short `member-timeout` a question is answered sooner.
-UNDECIDED_WAIT_S = 1.0  # A member that joins is answered after so long at the latest, though nobody coordinates yet.
-STORED_S = 2.5  # An answer waits so long for the standby, which stores first what is told.
-REPORTS_AT_ONCE = 4  # Members that say what they hold, and are read at the same time.
-TAKEN_RETRY_US = 1_000_000  # So soon a member asks again whose incarnation another process has taken.
+POLL_S = 0.5  # A poll without news is answered after so long.
+POLLS_A_TIMEOUT = 10  # At least so many. A short `member-timeout` means earlier answers.
+UNDECIDED_WAIT_S = 1.0  # The limit of a join's wait for a coordinator.
+STORED_S = 2.5  # The limit of an answer's wait for the standby, which stores each record before members receive it.
+REPORTS_AT_ONCE = 4  # Members whose replica reports are read at the same time.
+TAKEN_RETRY_US = 1_000_000  # The retry time of a member whose incarnation another process has taken.
 
 _move_request_of = plain.reader(MoveRequest)
 
@@ -54,17 +54,18 @@ Handle = Callable[[dict[str, Any], tuple[Any, ...]], dict[str, Any]]
 class CoordinationHost:
     """The coordination in a locator. Any thread may use it.
 
-    One locator of a site coordinates: the first that the site starts with. All locators and members keep its name. The
-    other locators refuse to decide, and name it.
+    A single locator of a site coordinates: the first locator at the start of the site. All locators and members
+    remember the coordinator's name. The remaining locators refuse requests, and name the coordinator.
 
     Args:
         name: The locator's name.
         site: The site's id.
-        folder: The locator's folder. None: the coordinator's file is in a temporary one, and goes with the locator.
+        folder: The locator's folder. None: the coordinator's file is in a temporary folder, and is deleted when the
+            locator stops.
         peers: Returns the addresses of the site's other locators.
         address: Returns this locator's address.
-        recovers: This locator takes the place of one that is gone for good. What was decided comes from the members.
-        links: How the locator meets others.
+        recovers: This locator takes the place of a locator that is gone for good. The metadata come from the members.
+        links: The TLS contexts and connectors of the locator.
     """
 
     def __init__(
@@ -98,9 +99,9 @@ class CoordinationHost:
             self._choice, self._driver, self._claims, self._mirror, site=site, poll_s=self._poll_s
         )
         self._arrivals = Lines(log)
-        self._changed = self._driver.changed  # Guards all of them, and what is below.
-        self._stored = self._driver.stored  # Says that the standby has stored more, or that something was decided.
-        # By connection: the member that has proved to be at its other end. One that ends goes (`ended`).
+        self._changed = self._driver.changed  # Guards all parts above, and the fields below.
+        self._stored = self._driver.stored  # Notified when the standby has stored records, or a record was written.
+        # By connection: the proved member at the remote end. An ended connection is removed (`ended`).
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
         self._reading = threading.BoundedSemaphore(REPORTS_AT_ONCE)
         self._lines = OncePerMinute()
@@ -109,7 +110,8 @@ class CoordinationHost:
     # --- life cycle ---
 
     def start(self) -> None:
-        """Reads who coordinates, and starts the threads. ConfigurationError if the file cannot be used."""
+        """Reads the coordinator's name, and starts the threads. Raises ConfigurationError if the file cannot be
+        used."""
         with self._changed:
             self._driver.running = True
             self._claims.begin()
@@ -118,8 +120,8 @@ class CoordinationHost:
         self._mirror.start()
 
     def stop(self) -> None:
-        """Hands over to another locator if one has all records. Ends the threads and closes the file. It may be called
-        twice."""
+        """Hands over to another locator if a locator has all records. Ends the threads and closes the file. May be
+        called twice."""
         self._mirror.end_asking()
         self._standby.hand_over()
         self._driver.end_waiting()
@@ -141,7 +143,7 @@ class CoordinationHost:
         }
 
     def _of_version(self, handle: Handle) -> Handle:
-        """Lets a request through whose sender speaks a version that goes with this one, before it is read."""
+        """Checks the sender's protocol version before a request is read. Only compatible versions pass."""
 
         def checked(request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
             versions.agreed(request.get("version"), f"{_teller(request)} at {_place(peer)}", f"locator {self.name}")
@@ -150,18 +152,18 @@ class CoordinationHost:
         return checked
 
     def ended(self, peer: tuple[Any, ...]) -> None:
-        """A connection has ended. If it was a member's, the member is looked at."""
+        """A connection has ended. If a member was at the remote end, the member is probed."""
         with self._changed:
             me = self._connections.pop(peer, None)
             if me is not None and self._driver.core is not None:
                 self._driver.core.suspect(me, me, boot_us())
                 self._driver.act()
 
-    # --- who coordinates ---
+    # --- coordinator discovery ---
 
     @property
     def coordinator(self) -> str:
-        """The name of the locator that coordinates. Empty: it is not known yet."""
+        """The name of the coordinating locator. Empty: not known yet."""
         with self._changed:
             return self._choice.coordinator
 
@@ -170,23 +172,23 @@ class CoordinationHost:
         return self._claims.claim()
 
     def _on_who(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        """Another locator asks what this one knows of the coordinator. A member asks it too, before it believes another
-        locator that names this one."""
-        self._claims.hear_request(request)
+        """Answers a locator that asks for the coordinator. A member asks too, before the member believes a locator that
+        names this one."""
+        self._claims.receive_request(request)
         return self._claims.claim()
 
     def _decider(self, request: Mapping[str, Any], *, is_poll: bool = False) -> Coordinator | dict[str, Any]:
-        """Returns the coordinator, or the answer of a locator that does not coordinate, or that cannot now. The caller
-        holds the lock.
+        """Returns the coordinator, or the answer of a locator that does not coordinate, or cannot coordinate now. The
+        caller holds the lock.
 
-        A coordinator that has to wait for its standby, or for a member, decides nothing. It takes what members have
-        stored as soon as that can end the wait (`is_poll`).
+        A coordinator that waits for its standby, or for a member, writes no records. If the stored records of a member
+        can end the wait, a poll is accepted nevertheless (`is_poll`).
         """
         choice, driver = self._choice, self._driver
         term = encoding.term_of(request.get("term", 0))
         if term > choice.term:
             self._claims.hint()
-            problem = f"another locator has taken over from {choice.coordinator}, and this one has not heard it yet"
+            problem = f"another locator has taken over from {choice.coordinator}; locator {self.name} asks for its name"
             return {"decides": False, "coordinator": "", "address": "", "problem": problem, "term": choice.term}
         if choice.leads and driver.core is not None:
             core = driver.core
@@ -210,7 +212,7 @@ class CoordinationHost:
     # --- requests of members ---
 
     def _on_join(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        # What members hold may be 100 MB of objects each. So few of those that report are read at the same time.
+        # A replica report may have 100 MB of objects. So few reports are read at the same time.
         with contextlib.nullcontext() if request.get("holdings") is None else self._reading:
             return self._take_join(request, join_of(request), peer)
 
@@ -218,14 +220,14 @@ class CoordinationHost:
         profile, claimed = join.profile, join.coordinator
         me = profile.incarnation
         with self._changed:
-            # A locator that has just started asks the others first.
+            # A locator first asks its peers after a start.
             self._changed.wait_for(lambda: self._choice.coordinator or not self._driver.running, UNDECIDED_WAIT_S)
-            elsewhere = self._claims.hear_member(claimed) if claimed else ""
-            self._mirror.hear_join(join)
-            self._hear_of_standby(join)
+            elsewhere = self._claims.receive_from_member(claimed) if claimed else ""
+            self._mirror.receive_join(join)
+            self._receive_standby(join)
             core = self._decider(request)
             if isinstance(core, dict):
-                return {**core, **self._mirror.hear_question(me, join.nonce, max(join.stored, profile.seen))}
+                return {**core, **self._mirror.receive_question(me, join.nonce, max(join.stored, profile.seen))}
             if elsewhere:
                 return {"decides": False, "coordinator": claimed, "address": "", "problem": elsewhere}
             refusal = self._refusal_of(profile, core)
@@ -233,14 +235,14 @@ class CoordinationHost:
                 named = {"site_identity": core.site.identity} if refusal.join_again else {}
                 return self._reply(refused=[refusal], **named)
             refusal = self._unproved(core, profile, join.nonce, peer)
-            earlier = join.ended  # The member has seen that it is gone.
+            earlier = join.ended  # The earlier incarnation whose removal the member has seen.
             if refusal is None and earlier is not None:
                 of_folder = is_proved(core.site.members.get(earlier), join.nonces_before.get(earlier.member_id))
                 refusal = core.ended(earlier, me, boot_us(), is_proved=of_folder)
             if refusal is not None:
                 self._driver.act()
                 return self._reply(refused=[refusal])
-            self._driver.hear_identity(profile.site_identity, claimed)
+            self._driver.receive_identity(profile.site_identity, claimed)
             profile = with_proved(profile, join.nonces_before, core.site.members)
             core.join(profile, join.regions, join.holdings, join.stored, boot_us(), join.nonces)
             refused = [each for each in self._driver.act(me) if isinstance(each, Refused)]
@@ -255,17 +257,18 @@ class CoordinationHost:
                 return self._not_stored(core)
         return self._reply(site_identity=tables.site_identity, tables=self._packed.packed(tables))
 
-    def _hear_of_standby(self, join: Join) -> None:
+    def _receive_standby(self, join: Join) -> None:
         """The caller holds the lock."""
         core = self._driver.core
         if core is not None and self._choice.leads:
-            core.hear_of_standby(join)
+            core.receive_standby(join)
             self._driver.act()
 
     def _refusal_of(self, profile: MemberProfile, core: Coordinator) -> Refused | None:
-        """Returns why the member is not even brought before the coordinator. None: it is."""
+        """Returns the reason to refuse the member without asking the coordinator. None: the coordinator decides."""
         if self._driver.is_made_up(profile.site_identity):
-            # It came first, and took the name that was made up. What it did alone meanwhile is not the site's.
+            # The member came first, and adopted the random identity of the site. The member's changes in the meantime
+            # do not belong to the site.
             return Refused(f"the site is called {core.site.identity}, as its other members say", join_again=True)
         refusal = self._other_site(profile)
         if refusal is None and self._choice.rival and not profile.site_identity:
@@ -275,33 +278,33 @@ class CoordinationHost:
     def _unproved(
         self, core: Coordinator, profile: MemberProfile, nonce: bytes | None, peer: tuple[Any, ...]
     ) -> Refused | None:
-        """Returns why a join is not taken for that of this member. None: it is proved."""
+        """Returns the reason to doubt that the join comes from the named member. None: the join is proved."""
         me = profile.incarnation
         if not is_proved(profile, nonce):
             self._say_unproved(me, peer)
-            return Refused(f"member {me} tells a mark, and not the nonce that belongs to it")
+            return Refused(f"the join of member {me} does not have the nonce that belongs to its digest")
         known = core.site.members.get(me)
         if known is None or is_proved(known, nonce):
             return None
         self._say_unproved(me, peer)
-        return Refused(f"another process has joined as member {me}, and proves it by another nonce", TAKEN_RETRY_US)
+        return Refused(f"another process has joined as member {me} with another nonce", TAKEN_RETRY_US)
 
     def _check_speaker(self, core: Coordinator, me: Incarnation, nonce: bytes | None, peer: tuple[Any, ...]) -> bool:
-        """Returns whether the other end of the connection has proved to be a member of the view. False: there is no
-        such member. IllegalStateError: it is not that member."""
+        """Returns whether the remote end has proved to be a member of the view. False: the view has no such member.
+        Raises IllegalStateError if the nonce is not the member's."""
         if me not in core.site.members:
             return False
         if not is_proved(core.site.members[me], nonce):
             self._say_unproved(me, peer)
-            raise IllegalStateError(f"this is not member {me}: it has not the nonce with which that has joined")
+            raise IllegalStateError(f"this is not member {me}: the request has not the nonce of the member's join")
         return True
 
     def _say_unproved(self, me: Incarnation, peer: tuple[Any, ...]) -> None:
         """The caller holds the lock."""
         if self._lines.is_due(str(peer[0]), "unproved", boot_us()):
             log.warning(
-                "locator %s: what came from %s as the word of member %s is not taken: it has not the nonce of that"
-                " member (more of this address are told once a minute)",
+                "locator %s: refused a request from %s in the name of member %s: the request does not have the member's"
+                " nonce (further requests from this address are logged once a minute)",
                 self.name,
                 _place(peer),
                 me,
@@ -325,7 +328,7 @@ class CoordinationHost:
         with self._changed:
             core = self._decider(request, is_poll=True)
             if isinstance(core, dict):
-                return {**core, **self._mirror.hear_question(me, nonce, stored)}
+                return {**core, **self._mirror.receive_question(me, nonce, stored)}
             if not self._check_speaker(core, me, nonce, peer):
                 core.renew(me, stored, boot_us(), reaches)
                 return self._reply(refused=[each for each in self._driver.act(me) if isinstance(each, Refused)])
@@ -345,12 +348,12 @@ class CoordinationHost:
             if mailbox.turn == turn:
                 mailbox.has_news = False
                 self._driver.expect(me)
-                # In a new generation a member hears nothing before it has reported what it knows.
-                if core.may_hear(me):
+                # In a metadata recovery a member receives no records before the member's replica report.
+                if core.may_be_told(me):
                     tables = self._stored_tables(core, stored)
                 if self._driver.core is not core:
                     return self._not_stored(core)
-            # What waits for the member follows from all that is decided.
+            # The waiting messages for the member depend on all records so far.
             mail = mailbox.take_mail() if core.standbys.may_tell(core.site.number) else []
         return self._reply(
             refused=[each for each in mail if isinstance(each, Refused)],
@@ -359,8 +362,8 @@ class CoordinationHost:
         )
 
     def _stored_tables(self, core: Coordinator, stored: DecisionId) -> Tables | None:
-        """The tables for a question for news, as soon as the standby has stored what is in them. None: it does not do
-        so in time. The caller holds the lock."""
+        """Returns the metadata for a poll, as soon as the standby has stored the records in the answer. None: the
+        standby did not store the records in time. The caller holds the lock."""
         deadline, standbys = time.monotonic() + STORED_S, core.standbys
         while True:
             tables = core.answer(stored.number, core.member_timeout_us)
@@ -380,8 +383,8 @@ class CoordinationHost:
                 return tables
 
     def _is_stored(self, core: Coordinator, number: int) -> bool:
-        """Returns whether the standby has stored all decisions up to this one: nobody may hear them before. It waits
-        for that a little. The caller holds the lock."""
+        """Waits a little until the standby has stored all records up to `number`: no member may receive records before
+        the standby. Returns whether the standby has stored the records. The caller holds the lock."""
         self._stored.wait_for(
             lambda: core.standbys.may_tell(number) or self._driver.core is not core or not self._driver.running,
             STORED_S,
@@ -389,11 +392,11 @@ class CoordinationHost:
         return self._driver.core is core and core.standbys.may_tell(number)
 
     def _not_stored(self, core: Coordinator) -> dict[str, Any]:
-        problem = core.standbys.problem or "the standby has not stored in time what was decided"
+        problem = core.standbys.problem or "the standby has not stored the metadata records in time"
         return {"decides": False, "coordinator": self._choice.coordinator, "address": "", "problem": problem}
 
     def _wait_for_news(self, core: Coordinator, mailbox: Mailbox, deadline: float) -> None:
-        """The caller holds the lock. A later question of the same member ends this one."""
+        """Waits until the member has news. A later poll of the same member ends the wait. The caller holds the lock."""
         turn = mailbox.turn
 
         def is_over() -> bool:
@@ -403,10 +406,10 @@ class CoordinationHost:
         mailbox.arrived.wait_for(is_over, deadline - time.monotonic())
 
     def _on_ask(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        """Takes requests of a member in their order, and stores what they decide once. The reply says of each that was
-        refused why."""
+        """Takes requests of a member in their order, and stores the resulting records once. The reply has the index and
+        the reason of each refused request."""
         me = encoding.incarnation_of(request.get("me"))
-        # Read before the lock is taken: there may be half a million values.
+        # Reads the requests before taking the lock: there may be half a million values.
         requests = read_requests(
             plain.list_of(request.get("requests"), encoding.REQUESTS_MAX, "coordination-ask: requests")
         )
@@ -468,11 +471,11 @@ class CoordinationHost:
             revoked = core.awaited_incarnations(name)
             if self._lines.is_due(str(peer[0]), f"revoke {name}", boot_us()):
                 log.warning(
-                    "locator %s: an operator at %s says that member %s never comes back; it is waited for no more: %s",
+                    "locator %s: an operator at %s says that member %s never comes back; buckets waited for: %s",
                     self.name,
                     _place(peer),
                     name,
-                    ", ".join(map(str, revoked)) or "nobody waited for it",
+                    ", ".join(map(str, revoked)) or "no incarnation of the member",
                 )
             for each in revoked:
                 core.revoke(each, boot_us())
@@ -489,7 +492,7 @@ class CoordinationHost:
             }
 
     def _on_end_site(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        """An operator ends all members of the site: nobody takes over, and all end together."""
+        """An operator ends all members of the site. No member takes over buckets: all members end together."""
         with self._changed:
             core = self._decider(request)
             if isinstance(core, dict):
@@ -506,7 +509,8 @@ class CoordinationHost:
             return {"decides": True, "coordinator": self.name}
 
     def _on_move_bucket(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        """An operator moves a bucket's copy or its primary, and repeats that until it is done or refused."""
+        """An operator moves a bucket's replica or its primary. The operator's tool repeats the request until the move
+        is done or refused."""
         source = request.get("source", "")
         asked = _move_request_of([*(request.get(each) for each in ("region", "bucket", "what", "to")), source])
         with self._changed:
@@ -521,8 +525,8 @@ class CoordinationHost:
         return {"decides": True, "coordinator": self.name, "is_done": answer.is_done, "refusal": answer.problem}
 
     def having(self, region: Any) -> list[str]:
-        """Returns the names of the members that have a region, if this locator coordinates. [] if it does not, and for
-        a region that is its member's own."""
+        """Returns the names of the members that have a region, if this locator coordinates. [] otherwise, and for a
+        region that members do not share."""
         if not isinstance(region, str):
             return []
         with self._changed:
@@ -530,7 +534,7 @@ class CoordinationHost:
             return [] if core is None else sorted({member.name for member in core.site.hosts(region)})
 
     def status(self) -> dict[str, Any]:
-        """Returns who coordinates, and the tables of the site in numbers, as plain values."""
+        """Returns the coordinator's name, and the metadata of the site in numbers, as plain values."""
         with self._changed:
             choice, driver = self._choice, self._driver
             waits = driver.core.standbys.problem if driver.core is not None else ""
@@ -550,7 +554,7 @@ class CoordinationHost:
 
 
 def _teller(request: dict[str, Any]) -> str:
-    """Names the member that sends a request, which is not read yet."""
+    """Returns the sender's name from a request that is not read yet."""
     profile = request.get("profile")
     me = profile[0] if isinstance(profile, list) and profile else request.get("me")
     return f"member {me[0]}" if isinstance(me, list) and me and is_name(me[0]) else "a member"

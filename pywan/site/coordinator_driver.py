@@ -1,6 +1,6 @@
-"""Owns the coordinator inside a locator, with its file, its clock, its probes, and what waits for members.
+"""Owns the coordinator inside a locator, with its file, clock, probes, and the mailboxes of members.
 
-What the coordinator decides is on the disk before any member hears of it.
+Each metadata record is on the disk before any member receives the record.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from pywan.coordination.claims import JOURNAL_FILE
 from pywan.coordination.coordinator import Coordinator
 from pywan.coordination.journal import Journal
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
-from pywan.coordination.tables import RUN_STEP_MAX, Incarnation, MemberProfile, Reach
+from pywan.coordination.tables import CONTROLLER_EPOCH_STEP_MAX, Incarnation, MemberProfile, Reach
 from pywan.errors import DiskAccessError, IllegalStateError
 from pywan.site.probes import Prober
 from pywan.transport.links import PLAIN, Way
 
 log = logging.getLogger("pywan.coordinator")
 
-NEVER_US = 1 << 62  # A time that does not come.
-POLL_GAP_US = 300_000  # A member that asks no further question for so long is looked at.
-LOOK_AGAIN_US = 500_000  # And looked at again, as long as it asks nothing.
-TICK_US = 250_000  # The coordinator does what is due so often at least, as long as there are members.
-REOPEN_S = 1.0  # So soon the file is tried again that could not be written.
-MAX_MAIL = 8  # Refusals that wait for a member. Older ones go: the member repeats what it asked.
+NEVER_US = 1 << 62  # Later than every time.
+POLL_GAP_US = 300_000  # A member without a poll for so long is probed.
+LOOK_AGAIN_US = 500_000  # The interval of further probes until the next poll.
+TICK_US = 250_000  # The longest interval between two checks for due work, if the view has members.
+REOPEN_S = 1.0  # The retry interval after a failed write of the file.
+MAX_MAIL = 8  # Refusals that wait for a member. Older ones are dropped: the member repeats its request.
 STOP_TIMEOUT_S = 5.0
 
 Mail = Refused | MayLeave | StillNeeded
@@ -46,10 +46,10 @@ Mail = Refused | MayLeave | StillNeeded
 
 @dataclass
 class Mailbox:
-    """What waits for one member."""
+    """The pending messages for one member."""
 
-    arrived: threading.Condition  # Its question for news waits here: news of one member wakes up no other one.
-    turn: int = 0  # Counts its questions for news. Only the newest is answered with news.
+    arrived: threading.Condition  # The member's poll waits here: news of a member wakes up no other poll.
+    turn: int = 0  # Counts the member's polls. Only the newest poll gets news.
     has_news: bool = False
     mail: deque[Mail] = field(default_factory=lambda: deque(maxlen=MAX_MAIL))
 
@@ -60,36 +60,37 @@ class Mailbox:
 
 
 class CoordinatorDriver:
-    """The lock of `changed` guards it, and the choice. The callers of its methods hold it, but for `start` and `stop`.
+    """The lock of `changed` guards the driver and the choice. Callers hold the lock, except for `start` and `stop`.
 
-    `changed` says that the choice has changed, or that the locator ends. Each mailbox says for itself what has arrived.
+    `changed` is notified when the choice has changed, or the locator ends. Each mailbox has its own condition for new
+    messages.
     """
 
     def __init__(
         self, choice: Choice, *, folder: Path | None, member_timeout_us: int, way: Way = PLAIN.cluster
     ) -> None:
-        """`folder`: the locator's. None: the file is in a temporary one, and goes with the locator. `way`: connects to
-        members."""
+        """`folder`: the locator's folder. None: the file is in a temporary folder, which is deleted when the locator
+        stops. `way`: connects to members."""
         self._way = way
         self._lock = threading.RLock()
         self.changed, self._is_due = threading.Condition(self._lock), threading.Condition(self._lock)
-        # Says that the standby has stored more, or that something was decided.
+        # Notified when the standby has stored records, or a record was written.
         self.stored = threading.Condition(self._lock)
-        self._wakes_us = 0  # When the thread does the next work that is due.
+        self._wakes_us = 0  # The time at which the thread wakes up for due work.
         self.choice, self.member_timeout_us = choice, member_timeout_us
         self.core: Coordinator | None = None
         self.running = False
-        self.problem = ""  # Why nothing can be decided now.
+        self.problem = ""  # The reason why the coordinator can write no record now.
         self._folder = folder
-        self.before_open: Callable[[], object] = lambda: None  # Whoever else has the file closes it.
+        self.before_open: Callable[[], object] = lambda: None  # Closes the mirror's file.
         self._temporary: Path | None = None
         self._journal: Journal | None = None
-        self._may_adopt_identity = False  # This run made the site's identity up, since its file was empty.
-        self._made_up_identity = ""  # The one that it made up, before a member told what the site is called.
+        self._may_adopt_identity = False  # The site's identity is new and random, since the file was empty.
+        self._made_up_identity = ""  # The random identity before a member named the site's identity.
         self._mailboxes: dict[Incarnation, Mailbox] = {}
-        self._next_poll_us: dict[Incarnation, int] = {}  # When a member is looked at that asks nothing.
-        self._lost = Lines(log)  # Members that lie can have regions of their own, and lose them.
-        self._failures = Lines(log)  # Of our own: what made the coordinator fail may be in its file.
+        self._next_poll_us: dict[Incarnation, int] = {}  # When a member without a poll is probed.
+        self._lost = Lines(log)  # A lying member could create and lose many regions.
+        self._failures = Lines(log)  # Own failures: the cause may be in the file.
         self._prober: Prober | None = None
         self._thread: threading.Thread | None = None
 
@@ -101,13 +102,13 @@ class CoordinatorDriver:
         self._thread = start_essential(f"locator {name} cannot coordinate", f"locator {name}-coordinator", self._run)
 
     def end_waiting(self) -> None:
-        """Whoever waits for news goes on, and nothing is decided any more."""
+        """Ends all waiting polls. The coordinator writes no record any more."""
         with self.changed:
             self.running = False
             self._wake_all()
 
     def stop(self) -> None:
-        """Ends the thread and closes the file. It may be called twice."""
+        """Ends the thread and closes the file. May be called twice."""
         self.end_waiting()
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT_S)
@@ -121,14 +122,14 @@ class CoordinatorDriver:
     # --- the file ---
 
     def open(self) -> None:
-        """Reads the file, and goes on where it ends."""
+        """Reads the file, and continues after its last record."""
         folder, choice = self._folder, self.choice
         self.before_open()
         if folder is None:
             folder = self._temporary = self._temporary or Path(tempfile.mkdtemp(prefix="pywan-coordinator-"))
             log.info(
-                "locator %s has no folder: what it decides for the members of site %d goes when it stops; give it a"
-                " folder (dir) to keep that",
+                "locator %s has no folder: the metadata of site %d are lost when the locator stops; give the locator a"
+                " folder (dir) to keep the metadata",
                 choice.name,
                 choice.site,
             )
@@ -141,7 +142,7 @@ class CoordinatorDriver:
             self.core = Coordinator(
                 choice.name,
                 stored,
-                draw_step=lambda: 1 + secrets.randbelow(RUN_STEP_MAX),
+                draw_step=lambda: 1 + secrets.randbelow(CONTROLLER_EPOCH_STEP_MAX),
                 now_us=boot_us(),
                 site_identity=secrets.token_hex(8),
                 member_timeout_us=self.member_timeout_us,
@@ -171,7 +172,7 @@ class CoordinatorDriver:
             mailbox.arrived.notify_all()
 
     def fail(self, error: Exception) -> None:
-        """The file cannot be written. Nobody has heard of what was decided, so all of it is taken back."""
+        """The file cannot be written. No member has received the unwritten records, so all of these are taken back."""
         self.close()
         if str(error) != self.problem:
             log.error("locator %s decides nothing now: %s", self.choice.name, error)
@@ -184,12 +185,12 @@ class CoordinatorDriver:
     # --- the site's identity ---
 
     def is_made_up(self, identity: str) -> bool:
-        """Whether this run made that identity up, and then heard what the site is called."""
+        """Whether this controller epoch created the identity, and a member has named a different identity since."""
         return bool(identity) and identity == self._made_up_identity
 
-    def hear_identity(self, told: str, claimed: object) -> None:
-        """A member says what the site is called, and `claimed`, who coordinates it. If this coordinator has lost its
-        file, the member knows better."""
+    def receive_identity(self, told: str, claimed: object) -> None:
+        """A member names the site's identity, and the coordinator (`claimed`). The member's word is better if this
+        coordinator has lost its file."""
         core, choice = self.core, self.choice
         assert core is not None
         is_of_this = claimed == choice.name or choice.recovers
@@ -198,15 +199,15 @@ class CoordinatorDriver:
             core.site.identity = choice.identity = told
         self._may_adopt_identity = self._may_adopt_identity and not told
 
-    # --- members that ask for news ---
+    # --- polls of members ---
 
     def expect(self, me: Incarnation) -> None:
-        """The member is about to ask for news: it is looked at if it does not."""
+        """Expects a poll of the member soon. Otherwise the member is probed."""
         self._next_poll_us[me] = boot_us() + POLL_GAP_US
         self.look()
 
     def look(self) -> None:
-        """Something may be due sooner than the thread knows."""
+        """Wakes up the thread if work is due sooner than the thread expects."""
         due_us = self._due_us()
         if due_us is not None and due_us < self._wakes_us:
             self._is_due.notify()
@@ -218,7 +219,7 @@ class CoordinatorDriver:
         return mailbox
 
     def begin_turn(self, me: Incarnation) -> Mailbox:
-        """The member asks for news. An earlier question of it gets none any more."""
+        """Begins a poll of the member. An earlier poll of the member gets no news any more."""
         self._next_poll_us.pop(me, None)
         mailbox = self.mailbox(me)
         mailbox.turn += 1
@@ -231,9 +232,9 @@ class CoordinatorDriver:
     # --- actions ---
 
     def act(self, asker: Incarnation | None = None) -> list[Mail]:
-        """Does what the coordinator wants done. Returns what it tells the asker.
+        """Does the pending actions of the coordinator. Returns the messages for the asker.
 
-        Tables are not sent from here: a member's question is answered with all that it does not have.
+        The method sends no metadata: the answer to a poll has all records that the member is missing.
         """
         assert self.core is not None and self._journal is not None
         told: list[Mail] = []
@@ -252,7 +253,7 @@ class CoordinatorDriver:
                             self.core.not_probed(profile.incarnation)
                     case Lost(region, buckets):
                         self._lost.warning(
-                            "locator %s: region %s: %d buckets have lost their last copies; they begin anew, empty",
+                            "locator %s: region %s: %d buckets have lost their last replicas; they begin anew, empty",
                             self.choice.name,
                             region,
                             buckets,
@@ -260,7 +261,7 @@ class CoordinatorDriver:
         except DiskAccessError as error:
             self.fail(error)
             raise
-        # A locator waits for what was decided, and answers wait until the standby has stored that.
+        # Followers wait for new records, and answers wait until the standby has stored the records.
         self.stored.notify_all()
         return told
 
@@ -279,7 +280,7 @@ class CoordinatorDriver:
     # --- time ---
 
     def _run(self) -> None:
-        """Does what is due: leases that are over, members that ask nothing, a file that could not be written."""
+        """Does the due work: expired leases, members without polls, a file that could not be written."""
         with self.changed:
             while self.running:
                 try:
@@ -294,7 +295,7 @@ class CoordinatorDriver:
                 self._is_due.wait(wait_s)
 
     def _work(self) -> float | None:
-        """Returns for how many seconds nothing is due; None: until somebody asks."""
+        """Returns the seconds until work is due; None: no work is due before a request."""
         if not self.choice.leads:
             return None
         if self.core is None:
@@ -319,7 +320,7 @@ class CoordinatorDriver:
         return None if due_us is None else max(due_us - boot_us(), 1000) / 1e6
 
     def _due_us(self) -> int | None:
-        """When something is due; None: nothing is, until somebody asks."""
+        """Returns the time of the next due work; None: no work is due before a request."""
         if self.core is None:
             return None
         due_us = [*self._next_poll_us.values()]
@@ -331,7 +332,7 @@ class CoordinatorDriver:
         return min(due_us, default=None)
 
     def _end_probe(self, profile: MemberProfile, reach: Reach, has_gone: bool) -> bool:
-        """Called in a thread of the prober. Returns whether the coordinator took it."""
+        """Called in a thread of the prober. Returns whether the coordinator used the result."""
         with self.changed:
             core = self.core
             if core is None or not self.running:

@@ -1,4 +1,4 @@
-"""Owns the list of a site's processes, made of what a locator knows and what the coordinator says of the members."""
+"""Makes the list of a site's processes from a locator's data and the coordinator's view of the members."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ Row = dict[str, Any]
 
 
 def processes_of(locator: Row, servers: Iterable[Row], coordination: Mapping[str, Any]) -> list[Row]:
-    """Returns a row for the locator, one for each server that it knows, and one for each member that only the
-    coordinator knows: it is lost.
+    """Returns a row for the locator, a row for each server known to the locator, and a row for each member known to the
+    coordinator alone: such a member is lost.
 
     Args:
-        locator: The status of the locator that was asked.
-        servers: Those that it knows.
-        coordination: What the coordinator says; what the locator says if nobody coordinates.
+        locator: The status of the asked locator.
+        servers: The servers known to the locator.
+        coordination: The coordinator's view, or the locator's if no locator coordinates.
     """
     view = {each["name"]: each for each in coordination.get("members", [])}
     is_coordinator = coordination["decides"] and coordination["locator"] == locator["name"]

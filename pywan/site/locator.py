@@ -1,5 +1,5 @@
-"""Owns a locator: it serves members, senders and other locators, and exchanges addresses with the locators of all
-sites."""
+"""Owns a locator: the server of members, senders and peer locators, and the exchange of addresses with the locators of
+all sites."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ log = logging.getLogger("pywan.locator")
 
 DEFAULT_PORT = 10334
 DEFAULT_BIND_ADDRESS = "127.0.0.1"
-CONTACT_TIMEOUT_S = 5.0  # The limit for one exchange with another locator.
+CONTACT_TIMEOUT_S = 5.0  # The limit for one exchange with a locator.
 CONTACTS_AT_ONCE = 8  # More contacts wait for their turn.
-MAX_MERGE_PROBLEMS = 100  # So many problems with other configurations are remembered, so that each is logged once.
-FIRST_ROUND_S = 3.0  # start() waits at most so long to learn whether a configured locator contradicts us.
-PROBE_TIMEOUT_S = 1.0  # The limit for asking whether the member that holds a name is still there.
+MAX_MERGE_PROBLEMS = 100  # So many problems with merges are remembered, and not logged again.
+FIRST_ROUND_S = 3.0  # The limit of start() for a configured locator to contradict this locator.
+PROBE_TIMEOUT_S = 1.0  # The limit for asking the present holder of a name whether the holder is alive.
 FRESH_MS = 2_000  # A member without a port of its own counts as alive for so long after a heartbeat.
 CONFIGURATION_FILE = "cluster_config.json"
-MAX_CONFIGURATION_BYTES = 16 * 1024 * 1024  # The limit for that file: several times what a configuration may hold.
+MAX_CONFIGURATION_BYTES = 16 * 1024 * 1024  # The limit for CONFIGURATION_FILE: several times the largest configuration.
 
 
 def _now_ms() -> int:
@@ -80,8 +80,9 @@ def _now_ms() -> int:
 def choose_bind_address(bind_address: str | None, port: int, locators: list[Address]) -> str:
     """Returns the address on which to listen.
 
-    If no `bind_address` is given, it is the one entry of `locators` that has our port and is a loopback address of this
-    machine. Otherwise it is 127.0.0.1: a locator listens to other machines only if it is told to.
+    If no `bind_address` is given and exactly one entry of `locators` has our port and a loopback address of this
+    machine, the result is the address of the entry. Otherwise the result is 127.0.0.1: a locator listens to other
+    machines only if an operator says so.
     """
     if bind_address is not None:
         return bind_address
@@ -99,37 +100,37 @@ def choose_bind_address(bind_address: str | None, port: int, locators: list[Addr
 
 @of_one_process(lambda locator: f"locator {locator.name!r}", nothing_in_child=("stop",))
 class Locator(Described):
-    """One locator of a site. Members, senders and other locators find each other through it.
+    """One locator of a site. Members, senders and locators find one another through the locator.
 
     The constructor only checks its arguments. `start` opens the port, and `stop` ends every thread. A locator is a
-    context manager: the `with` block starts it, and stops it in the end.
+    context manager: the `with` block starts the locator, and stops it in the end.
 
     Args:
         name: The locator's name.
         distributed_system_id: The site's id, from 0 to 255. -1: the site takes no part in a WAN.
-        bind_address: The address on which to listen. None: the locator's own entry among `locators` tells it.
+        bind_address: The address on which to listen. None: the address of the locator's own entry among `locators`.
         port: The port. 0 means any free port.
-        locators: The locators of the own site, as `host[port],host[port]`. This one may be among them.
-        remote_locators: The locators of other sites. Unknown or silent ones are tried for ever.
-        hostname_for_clients: The host name that other processes are given. By default it is the bind address; if that
-            is every interface, it is the address towards the other locators.
-        dir: The cluster configuration and the coordinator's decisions are kept in the folder `<dir>/<name>`. None: they
-            go when the locator stops.
-        member_timeout_ms: A member that was not heard for so many milliseconds counts as dead.
-        recover_from_members: It coordinates the site from now on, in place of a locator that is gone for good. The
-            members tell it what was decided.
+        locators: The locators of the own site, as `host[port],host[port]`. The own address may be among these.
+        remote_locators: The locators of other sites. Unknown and unreachable locators are tried for ever.
+        hostname_for_clients: The host name for other processes. By default the bind address; if the bind address is
+            every interface, the address towards the configured locators.
+        dir: The folder `<dir>/<name>` keeps the cluster configuration and the coordinator's metadata records. None:
+            both are lost when the locator stops.
+        member_timeout_ms: A member from which no heartbeat was received for so many milliseconds counts as dead.
+        recover_from_members: The locator coordinates the site from now on, in place of a locator that is gone for good.
+            The metadata come from the members.
         ssl: How connections are encrypted, by the names in docs/configuration.md: `{"enabled_components": "all", ...}`.
-            None: they are not.
-        security: Who the locator is, and whom it lets in, by the names in docs/configuration.md. None: it says nothing
-            of itself, and lets everybody in.
+            None: connections are not encrypted.
+        security: The locator's identity, and the peers that may connect, by the names in docs/configuration.md. None:
+            the locator proves no identity, and admits everybody.
         timings: The times of the exchange with other locators.
 
     Attributes:
         name: The locator's name.
-        distributed_system_id: The id of its site.
-        bind_address: The address on which it listens.
-        shutdown_requested: An event that is set when somebody asks the locator to stop. The program that runs the
-            locator waits for it, and then calls `stop`.
+        distributed_system_id: The id of the site.
+        bind_address: The address on which the locator listens.
+        shutdown_requested: An event that is set by a request to stop the locator. The program that runs the locator
+            waits for the event, and then calls `stop`.
 
     Raises:
         ConfigurationError: An argument cannot be used.
@@ -186,7 +187,7 @@ class Locator(Described):
             secret=secret_of(secured),
         )
         self._guard = guard_of(secured, f"locator {name}")
-        # `_lock` guards the table, and everything below that changes.
+        # `_lock` guards the table, and every changing field below.
         self._members = MemberTable(
             to_int(member_timeout_ms, f"locator {name}: member_timeout_ms", MIN_LEASE_MS, MAX_LEASE_MS)
         )
@@ -201,22 +202,23 @@ class Locator(Described):
             links=self._links,
         )
         self._configuration = ClusterConfiguration()
-        self._merge_problems: set[str] = set()  # Why configurations of other locators were not taken over, as logged.
+        self._merge_problems: set[str] = set()  # Why remote configurations were not merged, as logged.
         self._save_problem: str | None = None  # The reason why the file does not hold the newest configuration.
         self._state: LocatorState | None = None
         self._server: ControlServer | None = None
-        # Anybody can join and leave. Those who come and those who go have their own, so a flood of one hides no other.
+        # Anybody can join and leave. Joins and departures have separate log limits, so a flood of joins hides no
+        # departure.
         self._came, self._went, self._refused = Lines(log), Lines(log), Lines(log)
         self._lock = threading.RLock()
-        # Notified when something may be due, or when the first round may be over.
+        # Notified when work may be due, or when the first round may be over.
         self._changed = threading.Condition(self._lock)
-        self._life = threading.Lock()  # Held by start and stop, so that they do not overlap.
+        self._life = threading.Lock()  # Held by start and stop, so that the two do not overlap.
         self._contacting: set[ControlClient] = set()
         self._running = False
         self._gossip: threading.Thread | None = None
         self._pool: Workers | None = None
         self._started_ms = 0
-        self.shutdown_requested = threading.Event()  # Set when a `stop` request has come in, and by stop().
+        self.shutdown_requested = threading.Event()  # Set by a `stop` request, and by stop().
         self._stopped = threading.Event()
 
     # --- life cycle ---
@@ -231,7 +233,7 @@ class Locator(Described):
             IncompatibleSystemError: A configured locator says that the site's id is wrong.
             PortInUseError: Another process listens on the port.
             ConfigurationError: The port or the file of the cluster configuration cannot be used.
-            IllegalStateError: The locator was started before. A new one can be made.
+            IllegalStateError: The locator was started before. A new locator can be made.
         """
         with self._life:
             if self._server is not None:
@@ -257,7 +259,8 @@ class Locator(Described):
         return self
 
     def _make_parts(self) -> None:
-        """Makes what serves, and what is known of other locators. The port is taken then, and nobody is answered."""
+        """Makes the server and the state of the exchange with other locators. Takes the port, and answers no request
+        yet."""
         self._server = ControlServer(
             self.bind_address,
             self._wanted_port,
@@ -292,8 +295,8 @@ class Locator(Described):
         )
 
     def _begin(self) -> PywanError | None:
-        """Starts all threads, and waits until each configured locator was tried once. Returns why the locator cannot
-        start."""
+        """Starts all threads, and waits until each configured locator was tried once. Returns the reason why the
+        locator cannot start, or None."""
         assert self._server is not None
         try:
             self._server.start()
@@ -316,7 +319,8 @@ class Locator(Described):
     def stop(self) -> None:
         """Closes the port and ends every thread.
 
-        It is no error to stop a locator again, or one that never started. In a forked child it does nothing.
+        A second call is no error, and neither is a call for a locator that never started. In a forked child the call
+        does nothing.
         """
         with self._life:
             with self._changed:
@@ -339,7 +343,7 @@ class Locator(Described):
             self._stopped.set()
 
     def wait_until_stopped(self, timeout: float | None = None) -> bool:
-        """Waits until the locator is stopped, here or by a request from outside.
+        """Waits until the locator is stopped, by a call in this process or by a request from outside.
 
         Args:
             timeout: How many seconds to wait at most. None: no limit.
@@ -355,7 +359,7 @@ class Locator(Described):
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    # --- what it tells ---
+    # --- state for users ---
 
     @property
     def is_running(self) -> bool:
@@ -364,37 +368,37 @@ class Locator(Described):
 
     @property
     def port(self) -> int:
-        """The port on which the locator listens. Before `start` it is the port that was asked for."""
+        """The port on which the locator listens. Before `start`, the requested port."""
         return self._server.port if self._server is not None else self._wanted_port
 
     @property
     def host(self) -> str:
-        """The host name or address that members and other locators are given.
+        """The host name or address for members and locators.
 
-        If the locator listens on every interface, `start` sets it to the address towards the other locators.
+        If the locator listens on every interface, `start` sets the address towards the configured locators.
         """
         return self._host
 
     @property
     def address(self) -> Address:
-        """Host and port as others are told, written `host[port]`."""
+        """Host and port for other processes, written `host[port]`."""
         return Address(self.host, self.port)
 
     def known_sites(self) -> dict[int, list[Address]]:
-        """Returns the locators of every site that this one has heard of, its own site included, by the site's id."""
+        """Returns the locators of every known site by the site's id, the own site included."""
         with self._lock:
             return self._state.known_sites() if self._state else {}
 
     def members(self) -> list[dict[str, Any]]:
-        """Returns the profiles of the members that are alive now, with their receivers."""
+        """Returns the profiles of the live members, with receivers."""
         with self._lock:
             self._expire()
             return self._members.members()
 
     def cluster_configuration(self) -> list[dict[str, Any]]:
-        """Returns the things that members are to have, in the order in which they make them.
+        """Returns the regions, senders and receivers for the members, in the order of creation.
 
-        Each is a map with "kind", "name" and "attributes".
+        Each entry is a map with "kind", "name" and "attributes".
         """
         with self._lock:
             return self._configuration.things()
@@ -424,18 +428,18 @@ class Locator(Described):
             }
 
     def reload_certificates(self) -> list[str]:
-        """Reads the files of `ssl` again. New connections go by them. Files that change are read again without it, too,
-        some seconds later.
+        """Reads the files of `ssl` again. New connections use the new content. Changed files are also read again
+        without this call, some seconds later.
 
         Returns:
-            The files. None, if nothing is encrypted.
+            The files. The list is empty if no connection is encrypted.
 
         Raises:
-            ConfigurationError: A file cannot be used. All stays as it was.
+            ConfigurationError: A file cannot be used. The earlier content stays in use.
         """
         return self._links.reload()
 
-    # These neither wait for the locator's lock nor look for members that are gone.
+    # The following methods do not wait for the locator's lock, and do not look for expired members.
 
     def _line(self) -> str:
         words = f"{self.name} of site {self.distributed_system_id}"
@@ -465,7 +469,7 @@ class Locator(Described):
 
     @property
     def _exchange(self) -> LocatorState:
-        """What it knows of other locators. It exists from `start` on."""
+        """The state of the exchange with the locators of all sites. The state exists from `start` on."""
         assert self._state is not None, "the locator was not started"
         return self._state
 
@@ -551,34 +555,35 @@ class Locator(Described):
             }
 
     def _refuse_second_of_a_name(self, profile: dict[str, Any], nonce: bytes) -> None:
-        """Raises IllegalStateError if a live process has that name already.
+        """Raises IllegalStateError if a live process has the name already.
 
-        A member that was killed a moment ago still has its lease, so its port is asked. Who has the port now says so.
+        A member still has a lease for some seconds after a kill, so the locator asks the member's port. The present
+        owner of the port answers with a name and an id.
         """
         with self._lock:
             self._expire()
             held = self._members.get(profile["name"])
             if held is None or held.is_told_by({**profile, "nonce": nonce}):
                 return
-            heard_ms_ago = _now_ms() - held.heard_ms
+            received_ms_ago = _now_ms() - held.received_ms
         old = held.profile
-        if held.member_id == profile["member_id"] or self._is_alive(held, heard_ms_ago):
+        if held.member_id == profile["member_id"] or self._is_alive(held, received_ms_ago):
             raise IllegalStateError(
                 f"a member named {old['name']} is alive in site {self.distributed_system_id} (pid {old['pid']},"
                 f" {old['host']}[{old['port']}]); stop it first, or choose another name"
             )
 
-    def _is_alive(self, member: Member, heard_ms_ago: int) -> bool:
-        """Returns whether the process of a member still runs, as far as its port tells."""
+    def _is_alive(self, member: Member, received_ms_ago: int) -> bool:
+        """Returns whether the process of a member still runs, as far as the member's port tells."""
         if not member.profile["port"]:
-            return heard_ms_ago < FRESH_MS
+            return received_ms_ago < FRESH_MS
         try:
             address = (member.profile["host"], member.profile["port"])
             reply = call_once(address, "ping", timeout=PROBE_TIMEOUT_S, way=self._links.cluster)
         except (ConnectivityError, ProtocolError):
             return False
         except PywanError:
-            return True  # It answers, even if it refuses.
+            return True  # A refusal is an answer too: the process lives.
         return bool(
             reply.get("member_id", member.member_id) == member.member_id
             and reply.get("name", member.name) == member.name
@@ -611,7 +616,7 @@ class Locator(Described):
     def _on_stop(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
         def after() -> None:
             self.shutdown_requested.set()
-            # stop() waits for the threads of connections, and this is one of them.
+            # stop() waits for the threads of connections, the present thread included.
             Thread(self.stop, name=f"locator {self.name}-stop").start()
 
         log.info("locator %s: asked to stop by %s", self.name, peer[0])
@@ -650,14 +655,14 @@ class Locator(Described):
         return {str(site): [str(a) for a in addresses] for site, addresses in self.known_sites().items()}
 
     def _sites_reply(self, digest: Any) -> dict[str, Any]:
-        """Returns the sites for a member, if it does not have them yet."""
+        """Returns the sites for a member, unless the member has them already."""
         current = self._exchange.digest()
         return {"digest": current} if digest == current else {"digest": current, "sites": self._sites()}
 
     # --- the exchange with other locators ---
 
     def _run(self) -> None:
-        """Makes the contacts that are due, and drops members whose lease has run out, until the locator stops."""
+        """Makes the contacts that are due, and drops members whose lease has expired, until the locator stops."""
         pool = self._pool
         assert pool is not None
         while True:
@@ -676,11 +681,11 @@ class Locator(Described):
                 try:
                     pool.submit(self._contact, contact)
                 except (RuntimeError, MemoryError) as error:
-                    # The locator is being stopped, or there is no thread now. A later attempt may find one.
+                    # The locator is being stopped, or no thread is free now. A later attempt may succeed.
                     self._note_failure(contact.address, error)
 
     def _contact(self, contact: Contact) -> None:
-        """Makes one exchange with another locator."""
+        """Makes one exchange with a locator."""
         way = self._links.locator if contact.is_own else self._links.remote_locator
         client = ControlClient(contact.address, CONTACT_TIMEOUT_S, what="locator", way=way)
         with self._lock:
@@ -693,7 +698,7 @@ class Locator(Described):
             reply = client.call(op, **request)
             with self._changed:
                 was_lost = any(p["address"] == str(contact.address) and p["failures"] for p in self._exchange.peers())
-                self._exchange.heard(contact.address, contact.request, reply, _now_ms())
+                self._exchange.received(contact.address, contact.request, reply, _now_ms())
             if was_lost:
                 log.info("locator %s: locator %s answers again", self.name, contact.address)
         except IncompatibleSystemError as error:
@@ -710,13 +715,13 @@ class Locator(Described):
                 self._changed.notify_all()
 
     def _note_failure(self, address: Address, error: Exception, *, conflict: bool = False) -> None:
-        """Notes that a contact failed, and logs it now and then."""
+        """Notes a failed contact, and logs some of the failures."""
         with self._lock:
             if not self._running:
                 return
             is_candidate = self._exchange.is_candidate(address)
             failures = self._exchange.failed(address, str(error), _now_ms(), conflict=conflict)
-        # There is one line at the first, second, fourth ... failure, because attempts never end. Candidates may be
+        # Only the first, second, fourth ... failure has a log line, because attempts never end. Candidates may be
         # invented, and many.
         if conflict or failures & (failures - 1) == 0:
             log.log(
@@ -730,14 +735,14 @@ class Locator(Described):
     def _expire(self) -> None:
         for member in self._members.expire(_now_ms()):
             self._went.warning(
-                "locator %s: member %s was not heard for %d ms; taken off the list",
+                "locator %s: no heartbeat of member %s for %d ms; removed from the list of members",
                 self.name,
                 member.name,
                 self._members.lease_ms,
             )
 
     def _without_self(self, addresses: list[Address]) -> list[Address]:
-        """Returns `locators` without the entry that is this locator, which may have another name there."""
+        """Returns `addresses` without the own entry, whose host name in the list may be an alias."""
         rest = []
         for address in addresses:
             same = address == self.address
@@ -751,13 +756,13 @@ class Locator(Described):
                         == (self.bind_address if is_number(self.bind_address) else resolve(self.bind_address, 2.0))
                     )
                 except (ConnectivityError, ConfigurationError):
-                    pass  # The name is unknown here. Contacting it will show what it is.
+                    pass  # The name is unknown at this host. A contact will show the locator behind the address.
             if not same:
                 rest.append(address)
         return rest
 
     def _other_locators(self) -> list[Address]:
-        """Returns the other locators of the own site, as far as they are known."""
+        """Returns the other known locators of the own site."""
         with self._lock:
             known = self._state.locators_of(self.distributed_system_id) if self._state is not None else []
         addresses = dict.fromkeys([*self._locators, *known])
@@ -766,12 +771,12 @@ class Locator(Described):
     # --- cluster configuration ---
 
     def _merge_configuration(self, entries: Any) -> bool:
-        """Takes in another locator's cluster configuration. Returns whether it changed ours."""
+        """Merges the cluster configuration of a peer locator. Returns whether ours changed."""
         try:
             changed = self._configuration.merge(entries)
         except (ConfigurationError, ProtocolError) as error:
-            # The locators stay neighbours, and meet every few seconds. Between two meetings with this one, others come
-            # whose configuration is right. So each problem is logged once.
+            # Neighbours meet every few seconds. Between two meetings with the locator of a bad configuration, good
+            # configurations arrive. So each problem is logged once.
             if str(error) not in self._merge_problems:
                 if len(self._merge_problems) >= MAX_MERGE_PROBLEMS:
                     self._merge_problems.clear()
@@ -785,7 +790,8 @@ class Locator(Described):
         return changed
 
     def _load_configuration(self) -> None:
-        """Reads the file of the cluster configuration, if there is one. ConfigurationError if it cannot be used."""
+        """Reads the file of the cluster configuration, if the file exists. Raises ConfigurationError if the file cannot
+        be used."""
         if self._file is None:
             return
         try:
@@ -804,14 +810,14 @@ class Locator(Described):
             ) from None
 
     def _save_configuration(self) -> None:
-        """Replaces the whole file, so that a crash leaves the old one or the new one."""
+        """Replaces the whole file, so that a crash leaves the old file or the new one."""
         if self._file is None:
             return
         try:
             write_whole(self._file, self._configuration.to_json().encode())
             self._save_problem = None
         except OSError as error:
-            # The configuration is in memory and at the other locators. The next change tries to write it again.
+            # The configuration is in memory and at the other locators. The next change writes the file again.
             self._save_problem = f"the cluster configuration could not be written to {self._file}: {error.strerror}"
             log.error("locator %s: %s; the locator keeps it in memory until it stops", self.name, self._save_problem)
 

@@ -1,4 +1,5 @@
-"""Owns how a locator finds out who coordinates its site: it asks the others, and keeps the answer in a file."""
+"""Owns a locator's coordinator discovery: the locator asks its peers for the coordinator, and keeps the answer in a
+file."""
 
 from __future__ import annotations
 
@@ -28,31 +29,30 @@ from pywan.transport.links import PLAIN, Way
 log = logging.getLogger("pywan.coordinator")
 
 MAX_CLAIM_BYTES = 64 * 1024
-PEERS_TIMEOUT_S = 1.0  # The limit for asking another locator who coordinates.
+PEERS_TIMEOUT_S = 1.0  # The limit for a question to a peer.
 PEERS_INTERVAL_S = 5.0
-UNDECIDED_S = 0.2  # So soon others are asked again while nobody coordinates.
-HINT_GAP_S = 1.0  # No sooner are they asked again because a request says something else than this locator knows.
+UNDECIDED_S = 0.2  # The interval of questions while no locator coordinates.
+HINT_GAP_S = 1.0  # The shortest interval of questions after hints (requests with a different claim).
 STOP_TIMEOUT_S = 5.0
-RECOVERY_TERMS = 1000  # An operator's word counts above takeovers of which this locator has not heard.
-MARKS_MAX = 256  # More than a site has locators.
+RECOVERY_TERMS = 1000  # An operator's decision outranks takeovers unknown to this locator.
+MARKS_MAX = 256  # More than the locators of a site.
 
 
 class Round(NamedTuple):
-    """What came of asking all other locators once."""
+    """The result of one round of questions to all peers."""
 
-    undecided: list[str]  # Their names: they do not know who coordinates.
-    named: str  # In words: one of them names a coordinator that has not answered itself. Empty: none does.
+    undecided: list[str]  # The names of locators without a coordinator.
+    named: str  # In words: a named coordinator without an answer of its own. Empty: none.
 
 
 class LocatorClaims:
-    """A locator believes what another one answers at its address to a question of this one, and nothing that comes in a
-    request. The addresses are those of its configuration, and those at which a locator has answered
-    (docs/decisions/0020).
+    """A locator believes a peer's answers to its own questions, sent to the peer's address, and no statement in a
+    request. The addresses come from the configuration, and from earlier answers of locators (docs/decisions/0020).
 
-    The driver's lock guards the choice. It opens and closes the driver's coordinator as the choice falls.
+    The driver's lock guards the choice. Changes of the choice open and close the driver's coordinator.
 
     Args:
-        folder: The locator's folder. None: the locator asks the others again after each start.
+        folder: The locator's folder. None: the locator asks the peers again after every start.
         peers: Returns the addresses of the site's other locators.
         address: Returns this locator's address.
         way: Connects to locators.
@@ -72,23 +72,23 @@ class LocatorClaims:
         self._file = None if folder is None else folder / CLAIM_FILE
         self._peers, self._address, self._way = peers, address, way
         self._thread: threading.Thread | None = None
-        self._nonce = draw_nonce()  # By which another locator knows that this one asks it for its records.
-        # The other locators of this site that have answered this one, with the marks of their nonces.
+        self._nonce = draw_nonce()  # Proves this locator to peers when asking for records.
+        # By answering locator of this site, name and address: the digest of the locator's nonce.
         self._answered: dict[tuple[str, str], bytes] = {}
-        self._has_asked = False  # All others were asked once, those that did not answer too.
-        self._is_hinted = False  # A request has said something else than this locator knows.
-        self._asked_us = 0  # When they were asked last.
+        self._has_asked = False  # All peers were asked once, unreachable peers included.
+        self._is_hinted = False  # A request had a claim different from the own one.
+        self._asked_us = 0  # The time of the last questions.
 
     def begin(self) -> None:
-        """Reads who coordinates. If it is this locator, the coordinator begins. ConfigurationError if the file cannot
-        be used. The caller holds the lock."""
+        """Reads the coordinator's name from the file. If the name is this locator's, the coordinator begins. Raises
+        ConfigurationError if the file cannot be used. The caller holds the lock."""
         if self._file is not None and self._file.exists():
             self._read(self._file)
         choice = self._choice
         if choice.recovers:
             choice.term = min(choice.term + RECOVERY_TERMS, TERM_MAX)
             log.warning(
-                "locator %s coordinates site %d from now on, in place of %s: the members tell what was decided",
+                "locator %s coordinates site %d from now on, in place of %s: the metadata come from the members",
                 choice.name,
                 choice.site,
                 choice.coordinator or "any other locator",
@@ -104,14 +104,14 @@ class LocatorClaims:
         self._thread = start_essential(f"locator {name} cannot coordinate", f"locator {name}-coordinators", self._run)
 
     def stop(self) -> None:
-        """Waits for the end of the thread. The driver has stopped, or is about to."""
+        """Waits for the end of the thread. The driver has stopped, or will stop now."""
         if self._thread is not None:
             self._thread.join(STOP_TIMEOUT_S)
 
-    # --- what is heard ---
+    # --- received claims ---
 
     def claim(self) -> dict[str, Any]:
-        """Returns what this locator tells others."""
+        """Returns the locator's claim for members and peers."""
         address = str(self._address())
         with self._driver.changed:
             told = self._choice.claim(has_decided=self._driver.has_decided)
@@ -119,26 +119,26 @@ class LocatorClaims:
 
     @property
     def nonce(self) -> bytes:
-        """Another locator believes a request that has it, as the mark in the claim is that of this nonce."""
+        """Proves a request to peers: the claim has the digest of this nonce."""
         return self._nonce
 
     def has_answered(self, locator: str, address: str, nonce: bytes | None) -> bool:
-        """Whether that locator has answered at that address, and has asked with this nonce. If not, the locators are
-        asked soon. The caller holds the lock."""
+        """Whether the locator has answered at the address, and has asked with the nonce of its claim. If not, the
+        locators are asked soon. The caller holds the lock."""
         if fits(self._answered.get((locator, address), b""), nonce):
             return True
         self.hint()
         return False
 
     def hint(self) -> None:
-        """Somebody knows of a later term. The caller holds the lock."""
+        """A process knows of a later term. The caller holds the lock."""
         if not self._is_hinted:
             self._is_hinted = True
             self._driver.changed.notify_all()
 
     def take_over(self, term: int) -> None:
-        """The locator coordinates from now on. That is on the disk before it decides anything. DiskAccessError: it
-        cannot be written, and the locator does not coordinate. The caller holds the lock."""
+        """Makes this locator the coordinator. The new term is on the disk before the first metadata record.
+        DiskAccessError: the file cannot be written, and the locator does not coordinate. The caller holds the lock."""
         choice, before = self._choice, (self._choice.coordinator, self._choice.address, self._choice.term)
         choice.lead(str(self._address()), term)
         try:
@@ -149,7 +149,8 @@ class LocatorClaims:
         self._lead()
 
     def give_lead(self, name: str, address: str) -> None:
-        """Another locator coordinates from now on. This one never does in its term. The caller holds the lock."""
+        """Makes a peer the coordinator. This locator never coordinates again in its present term. The caller holds the
+        lock."""
         choice, before = self._choice, (self._choice.coordinator, self._choice.address, self._choice.term)
         choice.give_lead(name, address)
         try:
@@ -159,22 +160,24 @@ class LocatorClaims:
             raise
         self._driver.close()
 
-    def hear_request(self, request: dict[str, Any]) -> None:
-        """Another process asks, and says what it knows. That is a hint only: the locators are asked sooner."""
+    def receive_request(self, request: dict[str, Any]) -> None:
+        """A process asks for the coordinator, and names one itself. The name is a hint only: the peers are asked
+        sooner."""
         told = request.get("coordinator"), request.get("site_identity")
         with self._driver.changed:
             if told[0] and told != (self._choice.coordinator, self._choice.identity):
                 self.hint()
 
-    def hear_member(self, coordinator: str) -> str:
-        """A member that joins knows who coordinates its site. Returns why it cannot be taken in here; empty: it may be.
+    def receive_from_member(self, coordinator: str) -> str:
+        """A joining member names the coordinator of its site. Returns the reason to refuse the member; empty: no
+        reason.
 
-        This locator has decided nothing, and the other one perhaps has. A member's word does not make it give way:
-        anybody could say that he is a member. The caller holds the lock.
+        This locator has written no metadata record, and the named coordinator perhaps has. The locator does not give
+        way to the word of a member: any process could claim to be a member. The caller holds the lock.
         """
         choice = self._choice
         if not choice.coordinator and coordinator == choice.name and self._has_asked:
-            self._lead()  # It has lost its folder, and no other locator knows better.
+            self._lead()  # The locator's folder was lost, and no peer knows better.
         if self._driver.has_decided or choice.recovers or coordinator == choice.coordinator:
             return ""
         return (
@@ -199,7 +202,8 @@ class LocatorClaims:
         log.info("locator %s coordinates site %d", choice.name, choice.site)
 
     def _run(self) -> None:
-        """Asks the other locators who coordinates: at the start until somebody does, and later now and then."""
+        """Asks the peers for the coordinator: often until a locator coordinates, and every PEERS_INTERVAL_S
+        afterwards."""
         choice, driver = self._choice, self._driver
         while True:
             asked = self._ask_peers()
@@ -248,7 +252,8 @@ class LocatorClaims:
         return Round([str(each.get("locator")) for each in ours if not each.get("coordinator")], self._named_in(ours))
 
     def _note_mark(self, answer: dict[str, Any]) -> None:
-        """A locator of this site has answered where it was asked: what it says of itself is believed."""
+        """Notes the claim of a locator of this site. The answer came from the asked address, so the locator's
+        statements about itself are believed."""
         locator, address, mark = answer.get("locator"), answer.get("address"), answer.get("mark")
         if answer.get("site") != self._choice.site or not is_name(locator) or not isinstance(address, str):
             return
@@ -258,11 +263,11 @@ class LocatorClaims:
             self._answered[locator, address] = bytes.fromhex(mark)  # type: ignore[arg-type]
 
     def _named_in(self, answers: list[dict[str, Any]]) -> str:
-        """Returns in words which coordinator is named in these answers that has not answered itself."""
-        heard = {str(each.get("locator")) for each in answers if each.get("coordinator") == each.get("locator")}
+        """Returns in words a coordinator named in the answers, without an answer of its own."""
+        received = {str(each.get("locator")) for each in answers if each.get("coordinator") == each.get("locator")}
         for each in answers:
             name = each.get("coordinator")
-            if is_name(name) and name not in (*heard, self._choice.name):
+            if is_name(name) and name not in (*received, self._choice.name):
                 return (
                     f"locator {quoted(each.get('locator'))} names {name} as the coordinator of site"
                     f" {self._choice.site}, and that has not answered locator {self._choice.name}"
@@ -286,7 +291,7 @@ class LocatorClaims:
             ) from None
 
     def _write(self, *, is_needed: bool = False) -> None:
-        """Keeps the coordinator's name over restarts. `is_needed`: DiskAccessError if it cannot."""
+        """Keeps the coordinator's name over restarts. `is_needed`: a failure raises DiskAccessError."""
         choice = self._choice
         if self._file is None:
             return
@@ -302,12 +307,12 @@ class LocatorClaims:
             if is_needed:
                 raise DiskAccessError(f"{self._file} cannot be written: {error.strerror}") from None
             self._driver.problem = f"{self._file} cannot be written: {error.strerror}"
-            log.error("locator %s: %s; it does not remember who coordinates", choice.name, self._driver.problem)
+            log.error("locator %s: %s; a restart forgets the coordinator", choice.name, self._driver.problem)
 
 
 def _at_one_address_each(answers: list[tuple[Address, dict[str, Any]]]) -> list[tuple[Address, dict[str, Any]]]:
-    """Returns each answer once. A locator may be configured by one address and tell another one: if both were asked,
-    its answer at the one that it tells counts, so that it is the same one each time."""
+    """Returns each answer once. A locator may be configured by one address and claim a second address. If both were
+    asked, the answer from the claimed address wins, so that the result is stable."""
     found: dict[tuple[str, str, str], tuple[Address, dict[str, Any]]] = {}
     for address, answer in answers:
         key = str(answer.get("locator")), str(answer.get("coordinator")), str(answer.get("site_identity"))

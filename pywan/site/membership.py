@@ -1,7 +1,7 @@
-"""Owns a member's part in its site.
+"""Owns a member's connections to the locators of its site.
 
-It joins the site's locators. Every second it tells them that the member lives and what load its receiver has. It asks
-them for other members, and for other sites' receivers.
+A member joins the locators. Every second the member sends a heartbeat with the load of its receiver. The member asks
+the locators for members, and for receivers of remote sites.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from pywan.transport.links import PLAIN, Way
 log = logging.getLogger("pywan.membership")
 
 HEARTBEAT_S = 1.0
-HEARTBEATS_A_LEASE = 4  # At least so many. A locator with a short lease is told more often.
-# The limit for a request to one locator. It is less than a lease, so that a hung locator does not cost membership.
+HEARTBEATS_A_LEASE = 4  # At least so many. A short lease means more frequent heartbeats.
+# The limit for a request to one locator: less than a lease, so that a hung locator does not cost the membership.
 REQUEST_TIMEOUT_S = 3.0
 LEAVE_TIMEOUT_S = 1.0
-MAX_LINKS = 16  # The limit of locators of the own site that are told about the member.
+MAX_LINKS = 16  # The limit of locators of the own site with a connection.
 MAX_DIGEST_CHARACTERS = 64
 MAX_SITES = 257  # The ids from -1 to 255.
-AVOID_S = 5.0  # A remote locator that failed is asked last for so long.
+AVOID_S = 5.0  # A remote locator is asked last for so long after a failure.
 
 
 _SITE = re.compile(r"-1|[0-9]{1,3}")
@@ -68,10 +68,11 @@ def new_profile(name: str, host: str, port: int) -> dict[str, Any]:
 
 @of_one_process(lambda membership: f"the membership of {membership._profile['name']!r}", nothing_in_child=("leave",))
 class Membership:
-    """A member's side of its membership. `join()` is called once. Then any thread may ask. `leave()` ends its threads.
+    """A member's side of the membership. `join()` is called once. Afterwards any thread may call the methods. `leave()`
+    ends the threads of the membership.
 
-    It has a thread for each locator of the site, so that a hung locator delays no other. `on_reconnect(address)` is
-    called in such a thread when a locator that had been lost has taken the member in again.
+    The membership has a thread for each locator of the site, so that a hung locator delays only its own thread. Such a
+    thread calls `on_reconnect(address)` when a lost locator has admitted the member again.
     """
 
     def __init__(
@@ -90,19 +91,19 @@ class Membership:
                 f"member {profile.get('name')}: no locators are given; set locators, for example 127.0.0.1[10334]"
             )
         self._on_reconnect = on_reconnect
-        self._way, self._remote_way = way, remote_way  # What connects to locators of the own site, and of others.
+        self._way, self._remote_way = way, remote_way  # Connectors to locators of the own site, and of remote sites.
         self._heartbeat_s = heartbeat_s
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._profile = check_profile(profile)  # `_lock` guards it, and everything below.
-        self._version = 1  # The version of the profile. It grows with each update.
+        self._profile = check_profile(profile)  # `_lock` guards the profile, and all fields below.
+        self._version = 1  # The version of the profile. Each update adds 1.
         self._links: dict[Address, _Link] = {}
         self._sites: dict[int, list[Address]] = {}
         self._distributed_system_id: int | None = self._profile["distributed_system_id"]
         self._cluster_configuration: list[dict[str, Any]] = []
         self._stopping = False
-        self._avoid: dict[Address, float] = {}  # For each remote locator that failed: until when it is asked last.
-        self._silent: dict[Address, str] = {}  # For each of them: why it did not answer last.
+        self._avoid: dict[Address, float] = {}  # By failed remote locator: the time until which it is asked last.
+        self._unreachable: dict[Address, str] = {}  # By failed remote locator: the reason of the last failure.
 
     @property
     def name(self) -> str:
@@ -114,32 +115,32 @@ class Membership:
 
     @property
     def distributed_system_id(self) -> int:
-        """The site's id, as its locator told it."""
+        """The site's id, as a locator said."""
         if self._distributed_system_id is None:
             raise IllegalStateError(f"member {self.name} has not joined a site yet")
         return self._distributed_system_id
 
     @property
     def cluster_configuration(self) -> list[dict[str, Any]]:
-        """The things that the site wants its members to have, in the order in which they are made. The locator told
-        them at the last join."""
+        """The things that the members of the site are to have, in the order of creation, as the locator sent the list
+        at the last join."""
         with self._lock:
             return list(self._cluster_configuration)
 
     @property
     def is_connected(self) -> bool:
-        """Whether at least one locator of the site counts this member in now."""
+        """Whether at least one locator of the site has this member in its list now."""
         with self._lock:
             return any(link.joined for link in self._links.values())
 
     # --- life cycle ---
 
     def join(self, timeout: float = 10.0) -> Membership:
-        """Returns when a locator has taken the member in. The others follow in the background.
+        """Returns when a locator has admitted the member. The remaining locators follow in the background.
 
-        NoLocatorError names every address and what happened there. It comes after `timeout` seconds, or at once if the
-        other side is no locator. IncompatibleSystemError if the locators are of different sites. IllegalStateError if a
-        live member has the name.
+        NoLocatorError names every address and the failure at the address. The error comes after `timeout` seconds, or
+        at once if the listener at the address is no locator. IncompatibleSystemError: the locators are of different
+        sites. IllegalStateError: a live member has the name.
         """
         with self._changed:
             if self._stopping:
@@ -155,7 +156,7 @@ class Membership:
                 )
             self._changed.wait_for(self._joined_or_hopeless, timeout)
             if any(link.joined for link in self._links.values()):
-                # The other locators usually answer as fast. One that tells another site must not go unnoticed.
+                # The remaining locators usually answer as fast. A locator of a different site must not go unnoticed.
                 self._changed.wait_for(lambda: all(link.attempts for link in self._links.values()), min(1.0, timeout))
             links = list(self._links.values())
             incompatible = next((link.error for link in links if isinstance(link.error, IncompatibleSystemError)), None)
@@ -168,7 +169,7 @@ class Membership:
         raise self._why_not(links)
 
     def leave(self) -> None:
-        """Tells the locators that the member leaves, and ends every thread. It is no error to leave again."""
+        """Tells the locators that the member leaves, and ends every thread. A second call is no error."""
         self._close(goodbye=True)
 
     def __enter__(self) -> Membership:
@@ -182,7 +183,7 @@ class Membership:
         return self._stopping or any(link.joined for link in links) or all(link.hopeless for link in links)
 
     def _why_not(self, links: list[_Link]) -> PywanError:
-        """Returns the error of a join that did not succeed."""
+        """Returns the error of a failed join."""
         for link in links:
             if isinstance(link.error, (IllegalStateError, ConfigurationError)):
                 return link.error
@@ -194,7 +195,7 @@ class Membership:
         )
 
     def _close(self, *, goodbye: bool) -> None:
-        """Ends the links and their threads. With `goodbye`, the locators are told that the member leaves."""
+        """Ends the links and their threads. `goodbye`: the locators are told that the member leaves."""
         with self._changed:
             self._stopping = True
             links = list(self._links.values())
@@ -210,7 +211,7 @@ class Membership:
         if links:
             links[0].end(goodbye)
         for thread in threads:
-            thread.join()  # This ends: `end` has its own limit.
+            thread.join()  # `end` has a time limit, so the thread ends.
 
     def _add_link(self, address: Address) -> None:
         if address not in self._links and len(self._links) < MAX_LINKS and not self._stopping:
@@ -218,18 +219,19 @@ class Membership:
             try:
                 link.thread.start()
             except (RuntimeError, MemoryError) as error:
-                log.warning("member %s: locator %s cannot be told of it: %s", self.name, address, error or "no memory")
+                log.warning("member %s: no thread for locator %s: %s", self.name, address, error or "no memory")
                 return
             self._links[address] = link
 
-    # --- telling ---
+    # --- profile updates ---
 
     def update(
         self, *, receivers: list[dict[str, Any]] | None = None, load: int | None = None, timeout: float = 0.0
     ) -> bool:
-        """Changes what the locators know, at once and not at the next heartbeat.
+        """Changes the member's entry at the locators, at once and not at the next heartbeat.
 
-        With a `timeout`, it waits until every connected locator has the change. Returns whether all have it.
+        If a `timeout` is given, the call waits until every connected locator has the change. Returns whether all
+        locators have the change.
         """
         with self._changed:
             changes = {k: v for k, v in (("receivers", receivers), ("load", load)) if v is not None}
@@ -248,13 +250,13 @@ class Membership:
                 timeout,
             )
 
-    # --- asking ---
+    # --- questions ---
 
     def remote_locators(self, distributed_system_id: int, timeout: float = REQUEST_TIMEOUT_S) -> list[Address]:
-        """Returns the locators of another site. [] if the site is unknown so far.
+        """Returns the locators of a remote site. [] if the site is unknown so far.
 
-        The answer is what the locators told at the last heartbeat. They are asked only for a site that they did not
-        know then.
+        The result is the list of the last heartbeat reply. The locators are asked only for a site that was missing in
+        the list.
         """
         with self._lock:
             known = self._sites.get(distributed_system_id)
@@ -277,16 +279,17 @@ class Membership:
         return []
 
     def locators(self) -> list[Address]:
-        """Returns the own site's locators, first those that count this member in."""
+        """Returns the own site's locators, first the locators to which the member has joined."""
         return self._own_locators()
 
     def claims(self) -> list[Claim]:
-        """Returns what the own site's locators said last of who coordinates, without those that do not answer now."""
+        """Returns the last claims of the own site's locators about the coordinator. Locators that do not answer now are
+        left out."""
         with self._lock:
             return [link.claim for link in self._links.values() if link.joined and link.claim is not None]
 
     def peers(self) -> list[Address]:
-        """Returns all known locators, those of other sites first."""
+        """Returns all known locators, remote sites first."""
         with self._lock:
             own = self._distributed_system_id
             others = [
@@ -303,11 +306,11 @@ class Membership:
         dispatchers: Iterable[int] = (),
         timeout: float = 5.0,
     ) -> dict[str, Any] | None:
-        """Returns the receiver of another site with the lowest load, as {host, port, member, member_id}.
+        """Returns the receiver of a remote site with the lowest load, as {host, port, member, member_id}.
 
-        Receivers of the members in `exclude` are left out. The receiver of the member `keep` is returned if it is there
-        still, whatever its load. `dispatchers`: those that ask (`dispatcher_number`). None if the site, its locators or
-        such a receiver cannot be found now.
+        Receivers of the members in `exclude` are left out. The receiver of the member `keep` is returned if still
+        alive, whatever the load. `dispatchers`: the numbers of the asking dispatchers (`dispatcher_number`). None if
+        the site, its locators or a suitable receiver cannot be found now.
         """
         wish = {"exclude": list(exclude), "keep": keep, "dispatchers": list(dispatchers)}
         for reply in self._ask_remote(distributed_system_id, timeout, "receiver", **wish):
@@ -325,10 +328,10 @@ class Membership:
         dispatchers: Iterable[int] = (),
         timeout: float = 5.0,
     ) -> dict[str, Any] | None:
-        """Returns the receiver of another site to which so many connections of the member `instead_of` are to go.
+        """Returns the receiver of a remote site to which so many connections of the member `instead_of` are to go.
 
-        The locator expects them there from now on. None: the loads would not be more even. NoLocatorError if no locator
-        of that site answers.
+        The locator expects the connections at the new receiver from now on. None: the loads would not be more even.
+        NoLocatorError if no locator of the site answers.
         """
         wish = {"exclude": list(exclude), "instead_of": instead_of, "connections": connections}
         wish["dispatchers"] = list(dispatchers)[:connections]
@@ -339,7 +342,7 @@ class Membership:
     def _ask_remote(
         self, distributed_system_id: int, timeout: float, op: str, **fields: Any
     ) -> Iterator[dict[str, Any]]:
-        """Yields the answers of the locators of another site, those that failed lately last."""
+        """Yields the answers of the locators of a remote site. Locators with a recent failure come last."""
         deadline = time.monotonic() + timeout
         addresses = self.remote_locators(distributed_system_id, timeout)
         now = time.monotonic()
@@ -347,18 +350,18 @@ class Membership:
             self._avoid = {address: until for address, until in self._avoid.items() if until > now}
             addresses.sort(key=lambda address: self._avoid.get(address, 0.0))
         for address, until in _with_deadlines(addresses, deadline):
-            reply = self._ask(self._remote_way, address, until, op, self._silent, **fields)
+            reply = self._ask(self._remote_way, address, until, op, self._unreachable, **fields)
             if reply is not None:
                 yield reply
                 continue
             with self._lock:
                 self._avoid[address] = time.monotonic() + AVOID_S
 
-    def silent_locators(self, distributed_system_id: int) -> dict[Address, str]:
-        """Returns which locators of another site did not answer last, and why."""
+    def unreachable_locators(self, distributed_system_id: int) -> dict[Address, str]:
+        """Returns the locators of a remote site whose last request failed, each with the reason."""
         with self._lock:
             known = self._sites.get(distributed_system_id, [])
-            return {address: self._silent[address] for address in known if address in self._silent}
+            return {address: self._unreachable[address] for address in known if address in self._unreachable}
 
     def servers(self, timeout: float = REQUEST_TIMEOUT_S) -> list[dict[str, Any]]:
         """Returns the profiles of the site's live members. NoLocatorError if no locator answers."""
@@ -371,7 +374,7 @@ class Membership:
         raise NoLocatorError(f"member {self.name}: no locator answers at {', '.join(map(str, addresses))}")
 
     def _own_locators(self) -> list[Address]:
-        """Returns the own site's locators, first those that count this member in."""
+        """Returns the own site's locators, first the locators to which the member has joined."""
         with self._lock:
             links = sorted(self._links.values(), key=lambda link: not link.joined)
             return [link.address for link in links] or list(self._configured)
@@ -382,30 +385,31 @@ class Membership:
         address: Address,
         deadline: float,
         op: str,
-        silent: dict[Address, str] | None = None,
+        unreachable: dict[Address, str] | None = None,
         **fields: Any,
     ) -> dict[str, Any] | None:
-        """Returns a locator's reply. None: there is no time left, or it does not answer; `silent` says why, then."""
+        """Returns a locator's reply. None: no time is left, or the locator does not answer; `unreachable` then has the
+        reason."""
         left = deadline - time.monotonic()
         if left <= 0:
             return None
         try:
             reply = call_once(address, op, timeout=left, way=way, **fields)
-            if silent:
+            if unreachable:
                 with self._lock:
-                    silent.pop(address, None)
+                    unreachable.pop(address, None)
             return reply
         except PywanError as error:
-            if silent is not None:
+            if unreachable is not None:
                 with self._lock:
                     known = {each for addresses in self._sites.values() for each in addresses}
-                    for gone in silent.keys() - known:
-                        del silent[gone]
-                    silent[address] = str(error)
+                    for gone in unreachable.keys() - known:
+                        del unreachable[gone]
+                    unreachable[address] = str(error)
             log.debug("member %s: %s at %s: %s", self.name, op, address, error)
             return None
 
-    # --- called by the links, with _lock held ---
+    # --- called by the links, under _lock ---
 
     def _take_sites(self, reply: dict[str, Any]) -> None:
         sites = reply.get("sites")
@@ -419,10 +423,10 @@ class Membership:
             raise ProtocolError(f"a locator's list of sites cannot be used: {error}") from None
 
     def _take_site_id(self, address: Address, reply: dict[str, Any]) -> None:
-        """Takes the site's id from a locator. IncompatibleSystemError if another locator told another one."""
+        """Adopts the site's id from a locator. IncompatibleSystemError if an earlier locator said a different id."""
         theirs = reply.get("distributed_system_id")
         if type(theirs) is not int:
-            raise ProtocolError(f"what answers at {address} is no locator: it tells no distributed-system-id")
+            raise ProtocolError(f"the process at {address} is no locator: its reply has no distributed-system-id")
         if self._distributed_system_id is None:
             self._distributed_system_id = theirs
         elif self._distributed_system_id != theirs:
@@ -433,8 +437,8 @@ class Membership:
 
 
 def _with_deadlines(addresses: list[Address], deadline: float) -> Iterator[tuple[Address, float]]:
-    """Yields each address with the time until which a request to it may take. A silent one must leave time for the
-    rest."""
+    """Yields each address with the deadline for a request to the address. An unreachable locator must leave time for
+    the rest."""
     for at, address in enumerate(addresses):
         now = time.monotonic()
         yield address, max(now + (deadline - now) / (len(addresses) - at), now + 0.02)
@@ -450,7 +454,7 @@ def _texts(value: Any) -> list[str]:
 
 
 class _Link:
-    """One locator of the own site, and the thread that tells it about the member. The membership's lock guards the
+    """One locator of the own site, and the thread with the heartbeats to the locator. The membership's lock guards the
     state."""
 
     def __init__(self, owner: Membership, address: Address) -> None:
@@ -458,24 +462,24 @@ class _Link:
         self.joined = False
         self.attempts = 0
         self.failures = 0  # The number of failures in a row.
-        self.told_version = 0  # The version of the profile that this locator has.
+        self.told_version = 0  # The version of the profile at this locator.
         self.error: PywanError | None = None
-        self.claim: Claim | None = None  # What this locator said last of who coordinates.
+        self.claim: Claim | None = None  # The locator's last claim about the coordinator.
         self._owner = owner
-        self._nonce = draw_nonce()  # This locator knows by it that the member speaks. Another one does not.
+        self._nonce = draw_nonce()  # The member's proof of identity at this locator alone.
         self._digest = ""
-        self._heartbeat_s = owner._heartbeat_s  # It is shorter if the locator's lease is short.
+        self._heartbeat_s = owner._heartbeat_s  # Shorter if the locator's lease is short.
         self._was_joined = False
         self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator", way=owner._way)
         self.thread = EssentialThread(self._run, name=f"{owner.name}-locator-{address}")
 
     @property
     def hopeless(self) -> bool:
-        """Whether something answers there, and waiting will not change what it answers."""
+        """Whether the listener at the address answers, and waiting will not change the answer."""
         return self.error is not None and not isinstance(self.error, ConnectivityError)
 
     def end(self, goodbye: bool) -> None:
-        """Breaks off what is under way, says goodbye, and waits for the thread."""
+        """Aborts the request in flight, says goodbye, and waits for the thread."""
         if not self.joined:
             self._client.close()
         self.thread.join(LEAVE_TIMEOUT_S)
@@ -518,7 +522,7 @@ class _Link:
                 )
 
     def _join(self, version: int, profile: dict[str, Any]) -> bool:
-        """Joins the locator. Returns whether that failed; an error is raised then, so it is always False."""
+        """Joins the locator. Always returns False, for "not failed": a failure raises an error."""
         owner = self._owner
         profile["distributed_system_id"] = owner._distributed_system_id
         reply = self._client.call("member-join", profile=profile, nonce=self._nonce)
@@ -526,7 +530,7 @@ class _Link:
             with owner._changed:
                 owner._take_site_id(self.address, reply)
         except IncompatibleSystemError:
-            # The locator counts this member in by now, and would send other sites' senders to it.
+            # The locator has admitted this member already, and would send the senders of remote sites to the member.
             self._client.call(
                 "member-leave",
                 _timeout=LEAVE_TIMEOUT_S,
@@ -552,19 +556,20 @@ class _Link:
             neighbours = list(owner._sites.get(owner.distributed_system_id, []))
             known = list(owner._links)
             owner._changed.notify_all()
-        # The locator's neighbours must know this member too. Otherwise they could not help when this locator is gone.
+        # The locator's neighbours must know this member too. Otherwise the member would have no locator after the loss
+        # of this one.
         fresh = [a for a in neighbours if not any(_same_place(a, other) for other in known)]
         with owner._changed:
             for address in fresh:
                 owner._add_link(address)
         if again:
-            log.info("member %s: locator %s has taken it in again", owner.name, self.address)
+            log.info("member %s: locator %s has admitted the member again", owner.name, self.address)
             if owner._on_reconnect is not None:
                 owner._on_reconnect(self.address)
         return False
 
     def _heartbeat(self, version: int, profile: dict[str, Any]) -> bool:
-        """Sends a heartbeat. Returns whether it failed: the locator does not know the member."""
+        """Sends a heartbeat. Returns whether the heartbeat failed: the locator does not know the member."""
         owner = self._owner
         reply = self._client.call(
             "member-heartbeat",
@@ -581,7 +586,7 @@ class _Link:
             owner._take_sites(reply)
             self.failures = 0
             if reply.get("known") is not True:
-                # The locator was restarted, or gave the member up. It joins at once.
+                # The locator was restarted, or the lease has expired. The member joins again at once.
                 self.joined, self._digest = False, ""
                 return True
             self.told_version = version
@@ -601,7 +606,7 @@ class _Link:
 
 
 def _same_place(one: Address, other: Address) -> bool:
-    """Returns whether two addresses are one listener, as far as that is known without waiting for a name service."""
+    """Returns whether two addresses are the same listener, as far as is known without a wait for a name service."""
     if one.port != other.port or one == other:
         return one == other
     try:

@@ -1,7 +1,7 @@
-"""Owns a locator's copy of the records of its coordinator, and the thread that keeps it as new as they are.
+"""Owns a follower's copy of the coordinator's records, and the thread that fetches new records.
 
-The locator asks the coordinator for what was decided, as members do, and stores it in the file that it would use if it
-coordinated itself. If it is the standby, it takes over by the rules of pywan.coordination.takeover.
+A locator polls the coordinator for records, as members do, and stores the records in the file that the locator would
+use as the coordinator. The standby takes over by the rules of pywan.coordination.takeover.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ log = logging.getLogger("pywan.coordinator")
 
 MIRROR = "coordination-mirror"
 ANSWER_TIMEOUT_S = 3.0
-AGAIN_S = 0.2  # So soon the coordinator is asked again that did not answer.
+AGAIN_S = 0.2  # The retry interval after a coordinator's failure to answer.
 STOP_TIMEOUT_S = 5.0
 
 
 class Mirror:
-    """The driver's lock guards it. Its callers hold that, but for `start` and `stop`. A locator without a folder keeps
-    no records: what it decides would go with it.
+    """The driver's lock guards the mirror. Callers hold the lock, except for `start` and `stop`. A locator without a
+    folder keeps no records: the records would be lost when the locator stops.
 
     Args:
         folder: The locator's folder.
@@ -67,11 +67,11 @@ class Mirror:
         self._choice, self._driver, self._claims = choice, driver, claims
         self._folder, self._address, self._way = folder, address, way
         self._journal: Journal | None = None
-        self._takeover: Takeover | None = None  # As long as the file is open.
+        self._takeover: Takeover | None = None  # Set while the file is open.
         self._thread: threading.Thread | None = None
         self._client: ControlClient | None = None  # Used by the thread; closed by `stop`.
         self._asks = True  # Until the locator ends.
-        self._outage = Outage(log, f"locator {choice.name}: it cannot keep the records of its coordinator")
+        self._outage = Outage(log, f"locator {choice.name} cannot keep the records of its coordinator")
 
     # --- life cycle ---
 
@@ -81,13 +81,13 @@ class Mirror:
             self._thread = start_essential(f"locator {name} keeps no records", f"locator {name}-mirror", self._run)
 
     def end_asking(self) -> None:
-        """The locator ends, and asks nobody for records any more. Another coordinator would make it the standby, and
-        then wait for it."""
+        """Ends the polls of a stopping locator. A different coordinator would otherwise make the locator its standby,
+        and then wait for the standby."""
         with self._driver.changed:
             self._asks = False
 
     def stop(self) -> None:
-        """Ends the thread and closes the file. The driver runs no more. It may be called twice."""
+        """Ends the thread and closes the file, after the driver has stopped. May be called twice."""
         with self._driver.changed:
             client = self._client
         if client is not None:
@@ -97,48 +97,50 @@ class Mirror:
         with self._driver.changed:
             self.close()
 
-    # --- what is heard ---
+    # --- messages of members and operators ---
 
-    def hear_member(
+    def receive_from_member(
         self, me: Incarnation, nonce: bytes | None, stored: DecisionId, promised: int, *, is_leaving: bool
     ) -> StandbyAnswer:
-        """A member does not hear the coordinator. `is_leaving`: it has ended, and asks nobody any more."""
+        """A member says that the coordinator is unreachable. `is_leaving`: the member has ended, and sends no poll any
+        more."""
         takeover = self._takeover
         if takeover is None or not is_proved(takeover.members.get(me), nonce):
             return StandbyAnswer(0, f"locator {self._choice.name} does not know member {me}")
         if is_leaving:
-            takeover.hear_goodbye(me, stored)
+            takeover.receive_goodbye(me, stored)
             reply = StandbyAnswer(0, "")
         else:
-            reply = takeover.hear_member(me, stored, promised, boot_us())
+            reply = takeover.receive_from_member(me, stored, promised, boot_us())
         self._take_over_if_due()
         return reply
 
-    def hear_join(self, join: Join) -> None:
-        """A member asks to be taken in, and perhaps proves that earlier incarnations have ended."""
+    def receive_join(self, join: Join) -> None:
+        """A member asks to join, and perhaps proves the end of earlier incarnations."""
         if self._takeover is not None and is_proved(join.profile, join.nonce):
-            self._takeover.hear_join(join.profile, join.nonces_before, join.stored)
+            self._takeover.receive_join(join.profile, join.nonces_before, join.stored)
             self._take_over_if_due()
 
-    def hear_question(self, me: Incarnation, nonce: bytes | None, stored: DecisionId) -> dict[str, Any]:
-        """A member asks for news, or to be taken in, and this locator does not coordinate. Returns what the answer says
-        of it: that it may take over, as its records say, which have that member too."""
+    def receive_question(self, me: Incarnation, nonce: bytes | None, stored: DecisionId) -> dict[str, Any]:
+        """A member polls or asks to join, and this locator does not coordinate. Returns the fields of the answer about
+        a standby: the records name this locator as the standby, and have the member too. Otherwise {}."""
         takeover = self._takeover
-        if takeover is None or not is_proved(takeover.members.get(me), nonce) or not takeover.hear_question(stored):
+        if takeover is None or not is_proved(takeover.members.get(me), nonce) or not takeover.receive_question(stored):
             return {}
         return {"standby_at": encoding.plain_decision_id(takeover.newest)}
 
     def revoke(self, name: str) -> list[Incarnation]:
-        """An operator says that a member is gone for good, for which a takeover waits. Returns its incarnations."""
+        """An operator says that a member is gone for good. Returns the incarnations of the member for which a takeover
+        waits."""
         takeover = self._takeover
         if takeover is None or not takeover.waits_for_members(boot_us()):
             return []
         found = takeover.revoke(name, boot_us())
         log.warning(
-            "locator %s: an operator says that member %s never comes back; a takeover waits for it no more: %s",
+            "locator %s: an operator says that member %s never comes back; a takeover waited for: %s",
             self._choice.name,
             name,
-            ", ".join(map(str, found)) or "nobody waited for it",
+            ", ".join(map(str, found)) or "no incarnation of the member",
         )
         self._take_over_if_due()
         return found
@@ -154,14 +156,14 @@ class Mirror:
             "takeover_waits": takeover.problem(boot_us()),
         }
 
-    # --- taking over ---
+    # --- takeover ---
 
     def _take_over_if_due(self) -> None:
         takeover, choice = self._takeover, self._choice
         if takeover is None or choice.leads or not self._driver.running or not takeover.is_due(boot_us()):
             return
         log.warning(
-            "locator %s takes the coordination of site %d over from locator %s, which no member hears any more",
+            "locator %s takes the coordination of site %d over from locator %s, which is unreachable for all members",
             choice.name,
             choice.site,
             choice.coordinator,
@@ -195,7 +197,7 @@ class Mirror:
                 self._outage.failed(str(error))
                 self._pause()
             except PywanError as error:
-                log.debug("locator %s: the coordinator does not tell its records: %s", self._choice.name, error)
+                log.debug("locator %s: the coordinator does not send its records: %s", self._choice.name, error)
                 self._pause()
             except Exception as error:
                 self._outage.failed(told_error(error))
@@ -208,8 +210,8 @@ class Mirror:
                 self._driver.changed.wait(AGAIN_S)
 
     def _question(self) -> tuple[Address, dict[str, Any]] | None:
-        """Returns what is asked next, and where. None: this locator coordinates or ends, or does not know who
-        coordinates. The caller holds the lock."""
+        """Returns the next poll and its address. None: this locator coordinates or ends, or does not know the
+        coordinator. The caller holds the lock."""
         choice = self._choice
         if choice.leads or not choice.coordinator or not self._asks:
             self.close()
@@ -235,7 +237,7 @@ class Mirror:
         }
 
     def _exchange(self, where: Address, fields: dict[str, Any], sent_us: int) -> bool:
-        """Asks once. Returns whether the coordinator has answered."""
+        """Polls once. Returns whether the coordinator has answered."""
         reply = self._call(where, fields)
         data = reply.get("records")
         store = None if data is None else records_of(plain.unpack(data))
@@ -263,7 +265,7 @@ class Mirror:
         assert takeover is not None and self._journal is not None
         choice.identity = encoding.identity_of(reply.get("site_identity", choice.identity))
         choice.term = term
-        takeover.heard(sent_us)
+        takeover.received(sent_us)
         if store is not None:
             if store.term != term:
                 raise ProtocolError(f"records of term {store.term} come from a coordinator of term {term}")
@@ -285,7 +287,7 @@ class Mirror:
     # --- the file ---
 
     def _open(self) -> Takeover:
-        """Opens the file, and reads how far it goes."""
+        """Opens the file, and reads all records."""
         if self._takeover is not None:
             return self._takeover
         assert self._folder is not None
@@ -308,7 +310,7 @@ class Mirror:
         return takeover
 
     def close(self) -> None:
-        """The driver opens the file, or the locator ends."""
+        """Closes the file: the driver opens the file, or the locator ends."""
         if self._journal is not None:
             self._journal.close()
         self._journal = self._takeover = None

@@ -1,4 +1,4 @@
-"""Owns the bytes of tables that were laid out a moment ago: members that lack the same decisions are sent the same."""
+"""Owns the bytes of recently encoded metadata: members that are missing the same records are sent the same bytes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections import deque
 from pywan.coordination import encoding, plain
 from pywan.coordination.messages import Tables
 
-KEPT = 8  # Members that hear of every decision lack the same few. What a new member gets may take some MB.
+KEPT = 8  # Up-to-date members are missing the same few records. A new member's metadata may have some MB.
 
 
 class PackedTables:
-    """Any thread may use it. The coordinator's lock is not held here: the tables of a large site take a second."""
+    """Any thread may use the object. Callers do not hold the coordinator's lock: the metadata of a large site take a
+    second."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: deque[tuple[Tables, bytes]] = deque(maxlen=KEPT)
 
     def packed(self, tables: Tables) -> bytes:
-        """Returns the bytes of the tables. The same object is laid out once, as long as it is among the last ones."""
-        with self._lock:  # Who wants the same waits for it.
+        """Returns the bytes of the metadata. An object among the last KEPT objects is encoded once."""
+        with self._lock:  # A second caller with the same object waits for the first.
             for each, packed in self._kept:
                 if each is tables:
                     return packed

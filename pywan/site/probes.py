@@ -1,4 +1,4 @@
-"""Owns the threads with which a locator looks whether members still listen."""
+"""Owns the threads of a locator's probes: a probe checks whether a member still listens."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pywan.transport.links import PLAIN, Way
 log = logging.getLogger("pywan.coordinator")
 
 PROBE_TIMEOUT_S = 1.0
-PROBES_AT_ONCE = 8  # More probes wait for their turn.
+PROBES_AT_ONCE = 8  # Further probes wait in a queue.
 
 
 class Prober:
-    """Any thread may call it. `on_end(profile, reach, has_gone)` is called in one of its own."""
+    """Any thread may call the prober. A thread of the prober calls `on_end(profile, reach, has_gone)`."""
 
     def __init__(
         self, locator: str, on_end: Callable[[MemberProfile, Reach, bool], object], way: Way = PLAIN.cluster
@@ -39,13 +39,14 @@ class Prober:
         """Returns whether the member will be probed."""
         try:
             self._pool.submit(self._probe, profile)
-        except (RuntimeError, MemoryError) as error:  # The locator is being stopped, or there is no thread now.
+        except (RuntimeError, MemoryError) as error:  # The locator is being stopped, or no thread is free now.
             self._lines.warning("locator %s: member %s is not probed: %s", self._locator, profile.incarnation, error)
             return False
         return True
 
     def _probe(self, profile: MemberProfile) -> None:
-        """Sees whether a member still listens. A process of this machine is asked for itself: its end is proof."""
+        """Probes a member. For a process of this machine the operating system is asked first: an ended process is
+        proof."""
         has_gone = has_ended(profile.process)
         reach = Reach.REFUSED if has_gone else reach_of(profile, self._way)
         has_gone = has_gone or (reach is Reach.REFUSED and has_ended(profile.process))
@@ -61,9 +62,10 @@ class Prober:
 
 
 def reach_of(profile: MemberProfile, way: Way = PLAIN.cluster) -> Reach:
-    """Connects to a member's port, and asks who is there.
+    """Connects to a member's port, and asks for the incarnation of the process behind the port.
 
-    A process that is stopped still takes connections. A process that ends may take one more, which is reset.
+    A stopped process (SIGSTOP) still accepts connections. An ending process may accept a last connection and reset the
+    connection.
     """
     address = (profile.host, profile.port)
     for is_last in (False, True):
@@ -77,7 +79,7 @@ def reach_of(profile: MemberProfile, way: Way = PLAIN.cluster) -> Reach:
             reply = call_once(address, "ping", timeout=PROBE_TIMEOUT_S, way=way)
         except ConnectivityError:
             if not is_last:
-                time.sleep(0.02)  # The process may be ending: its port is closed a moment later.
+                time.sleep(0.02)  # The process may be ending: the port is closed a moment later.
             continue
         except PywanError:
             return Reach.ANSWERED

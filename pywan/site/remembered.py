@@ -1,5 +1,6 @@
-"""Owns the file of what outlives a member's process: the site's identity, who coordinates it, the newest decision, and
-the nonces by which a later incarnation proves that it is of the same folder. The file is for its owner alone."""
+"""Owns the file of the facts that outlive a member's process: the site's identity, the coordinator's name, the newest
+metadata record, and the nonces with which a later incarnation proves to be from the same folder. Only the owner of the
+file may read the file."""
 
 from __future__ import annotations
 
@@ -20,13 +21,13 @@ MAX_FILE_BYTES = 64 * 1024
 
 
 class RememberedFile:
-    """`path` None: nothing outlives the process."""
+    """`path` None: no fact outlives the process."""
 
     def __init__(self, member: str, path: Path | None) -> None:
         self._member, self._path = member, path
 
     def read(self) -> Remembered:
-        """ConfigurationError: the file cannot be used."""
+        """Raises ConfigurationError if the file cannot be used."""
         if self._path is None or not self._path.exists():
             return Remembered()
         try:
@@ -47,7 +48,7 @@ class RememberedFile:
             ) from None
 
     def write(self, remembered: Remembered) -> None:
-        """Keeps what a later incarnation of this member tells the coordinator."""
+        """Keeps the facts for the report of a later incarnation to the coordinator."""
         if self._path is None:
             return
         value = {
@@ -63,8 +64,8 @@ class RememberedFile:
             write_whole(self._path, json.dumps(value).encode())
         except OSError as error:
             log.error(
-                "member %s: %s cannot be written: %s; a coordinator that loses its file does not learn from this member"
-                " that it has",
+                "member %s: %s cannot be written: %s; if the coordinator loses its file, this member cannot report the"
+                " loss",
                 self._member,
                 self._path,
                 error.strerror,

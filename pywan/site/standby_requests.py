@@ -1,7 +1,7 @@
-"""Owns the requests by which other locators of a site store the coordinator's records, and one of them takes over.
+"""Owns the requests by which followers store the coordinator's records, and the standby takes over.
 
-A coordinator answers with what a follower lacks, and hands over when it is stopped. A standby hears members that do not
-hear the coordinator.
+A coordinator answers with the records that a follower is missing, and hands over when stopped. A standby receives
+messages from members for which the coordinator is unreachable.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from pywan.site.mirror import MIRROR, Mirror
 
 log = logging.getLogger("pywan.coordinator")
 
-HAND_OVER_S = 1.0  # A coordinator that is stopped waits so long for the locator that takes over.
+HAND_OVER_S = 1.0  # The limit of a stopping coordinator's wait for its successor.
 
 
 class StandbyRequests:
-    """Any thread may use it: the driver's lock guards what is decided.
+    """Any thread may use the object: the driver's lock guards the state of the coordination.
 
     Args:
         site: The site's id.
-        poll_s: A follower's question for news is answered after so long, if there are none.
+        poll_s: A poll without news is answered after so long.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class StandbyRequests:
         self._choice, self._driver, self._claims, self._mirror = choice, driver, claims, mirror
         self._site, self._poll_s = site, poll_s
         self._changed, self._stored = driver.changed, driver.stored
-        self._given_to = ""  # The locator to which this one has handed over. It may not know that yet.
+        self._given_to = ""  # The chosen successor, until the successor coordinates.
 
     def handlers(self) -> dict[str, Callable[[dict[str, Any], tuple[Any, ...]], dict[str, Any]]]:
         return {MIRROR: self._on_mirror, "coordination-standby": self._on_standby}
 
     def hand_over(self) -> None:
-        """The standby coordinates from now on; if there is none, another locator that has all records. This locator
-        never coordinates again in its term, so its word is enough."""
+        """Hands over to the standby; if the site has no standby, to a locator that has all records. This locator never
+        coordinates again in its present term, so no other process has to agree."""
         deadline = time.monotonic() + HAND_OVER_S
         with self._changed:
             core, driver, name = self._driver.core, self._driver, self._choice.name
@@ -83,7 +83,7 @@ class StandbyRequests:
             self._stored.wait_for(lambda: not self._given_to, deadline - time.monotonic())
 
     def _on_mirror(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        """Another locator of the site keeps the records too: it says what it has stored, and gets what it lacks. The
+        """Answers a follower's poll: the follower names the newest stored record, and gets the missing records. The
         answer waits a little for news."""
         told, nonce = follower_of(request), nonce_of(request.get("nonce"))
         deadline = time.monotonic() + self._poll_s
@@ -98,7 +98,7 @@ class StandbyRequests:
                 if not self._claims.has_answered(told.name, told.address, nonce):
                     return {"decides": False, "term": choice.term}
                 core = driver.core
-                core.hear_locator(told, boot_us())
+                core.receive_from_locator(told, boot_us())
                 driver.act()
                 driver.look()
                 self._stored.wait_for(
@@ -123,12 +123,14 @@ class StandbyRequests:
             return {"decides": False, "term": choice.term}
 
     def _on_standby(self, request: dict[str, Any], peer: tuple[Any, ...]) -> dict[str, Any]:
-        """A member does not hear the coordinator any more."""
+        """A member says that the coordinator is unreachable."""
         me, stored = encoding.incarnation_of(request.get("me")), encoding.decision_id_of(request.get("stored"))
         promised, nonce = round_of(request.get("promised")), nonce_of(request.get("nonce"))
         with self._changed:
             if self._choice.leads:
                 return {"leads": True, "round": 0, "problem": "", "term": self._choice.term}
-            reply = self._mirror.hear_member(me, nonce, stored, promised, is_leaving=request.get("leaves") is True)
+            reply = self._mirror.receive_from_member(
+                me, nonce, stored, promised, is_leaving=request.get("leaves") is True
+            )
             leads = self._choice.leads
             return {"leads": leads, "round": reply.round, "problem": reply.problem, "term": self._choice.term}

@@ -44,7 +44,7 @@ _REFUSED = "this port speaks TLS only; name its component in ssl-enabled-compone
 LOCATOR_PORT: Mapping[bytes, str] = {control.MAGIC: LOCATOR}
 MEMBER_PORT: Mapping[bytes, str] = {
     control.MAGIC: CLUSTER,
-    between_members.LANE: CLUSTER,
+    between_members.REPLICATION: CLUSTER,
     between_members.CALLS: CLUSTER,
     gateway.MAGIC: SERVER,
 }

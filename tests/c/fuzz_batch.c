@@ -20,7 +20,7 @@ static uint64_t build(random_source *source, uint8_t *to, uint32_t *count)
         *section = (wan_section){.partition = random_below(source, 8),
                                  .count = random_below(source, RECORDS),
                                  .first = first,
-                                 .settled = random_next(source) % first};
+                                 .acknowledged = random_next(source) % first};
         /* A section with holes begins with its sequences. */
         int holes = section->count && random_below(source, 2);
         uint64_t *sequences = (uint64_t *)at;
@@ -61,7 +61,7 @@ void fuzz_once(random_source *source)
             const uint8_t *section_end = at + section->bytes;
             uint64_t last = section->first - 1;
             const uint8_t *begin = at;
-            FUZZ_CHECK(section->first > section->settled && section_end <= end
+            FUZZ_CHECK(section->first > section->acknowledged && section_end <= end
                        && section->duplicates <= section->count);
             at += wan_section_head_bytes(section);
             FUZZ_CHECK(at <= section_end);

@@ -13,7 +13,7 @@ static void fuzz_stream(random_source *source)
     const uint32_t own = 1 + random_below(source, 9);
     *stream = (wan_stream){.region = (uint16_t)random_below(source, 65536),
                            .buckets = (uint16_t)(1 + random_below(source, WAN_WIRE_BUCKETS)),
-                           .life = 1 + random_next(source) / 2};
+                           .timeline = 1 + random_next(source) / 2};
     stream->bucket = (uint16_t)random_below(source, stream->buckets);
     *frame = (wan_frame){.magic = WAN_FRAME_MAGIC,
                          .type = WAN_FRAME_STREAM,
@@ -25,7 +25,7 @@ static void fuzz_stream(random_source *source)
     if (frame->length != sizeof(wan_stream)) return;
     if (wan_stream_check(frame, own) == WAN_OK)
         FUZZ_CHECK(frame->id >= own && frame->id < WAN_WIRE_PARTITIONS && stream->bucket < stream->buckets
-                   && stream->buckets <= WAN_WIRE_BUCKETS && stream->life && !stream->reserved && !frame->flags);
+                   && stream->buckets <= WAN_WIRE_BUCKETS && stream->timeline && !stream->reserved && !frame->flags);
 }
 
 void fuzz_once(random_source *source)

@@ -20,8 +20,8 @@ extern const test_case crc_and_format_tests[], buffer_tests[], pages_tests[], fo
     queue_tests[], merge_tests[], slab_tests[], table_tests[], log_tests[], window_tests[], item_set_tests[],
     lock_tests[], counts_tests[],
     /* Each list ends with {0}. */
-    stage_tests[], sources_tests[], parked_tests[], tail_tests[], answer_tests[], heard_tests[], clear_tests[],
-    call_tests[], limit_tests[];
+    stage_tests[], sources_tests[], parked_tests[], changelog_tests[], answer_tests[], notifications_tests[],
+    clear_tests[], call_tests[], limit_tests[];
 extern int expectations_failed; /* Counts the failures of the running test alone. */
 
 #define EXPECT(condition)                                                                                              \

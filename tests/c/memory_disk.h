@@ -48,7 +48,7 @@ void memory_disk_init(memory_disk *disk);
 void memory_disk_close(memory_disk *disk);
 /* The machine goes down and comes up again. `what` is LOSE_UNSYNCED, ... */
 void memory_disk_crash(memory_disk *disk, int what, random_source *source);
-/* Makes an independent copy, of which nothing is synced yet. */
+/* Makes an independent replica, of which nothing is synced yet. */
 void memory_disk_copy(memory_disk *to, const memory_disk *from);
 memory_file *memory_disk_find(memory_disk *disk, const char *name);
 

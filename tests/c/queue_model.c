@@ -16,7 +16,7 @@ static const uint32_t LENGTHS[] = {0, 0, 1, 9, 40, 200, 1000, 30000, 300000};
 /* The last event that counts: it may be peeked, or be gone. */
 static uint64_t model_counts(const queue_model *model, const model_partition *partition)
 {
-    return model->fed ? partition->counted : partition->appended;
+    return model->fed ? partition->high_watermark : partition->appended;
 }
 
 /* Removes the holes in front if nothing is on its way. */
@@ -198,8 +198,8 @@ static void set_fed(queue_model *model, int fed)
 {
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
         model_partition *partition = &model->partitions[number];
-        if (!model->fed) partition->counted = partition->appended;
-        SAME(wan_queue_feed(&model->queue, number, fed ? &partition->counted : NULL, 1, 0), WAN_OK);
+        if (!model->fed) partition->high_watermark = partition->appended;
+        SAME(wan_queue_feed(&model->queue, number, fed ? &partition->high_watermark : NULL, 1, 0), WAN_OK);
     }
     model->fed = fed;
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) drop_front_holes(model, &model->partitions[number]);
@@ -302,9 +302,9 @@ uint64_t queue_model_run(queue_model *model, random_source *source, uint32_t ste
         } else if (!random_below(source, 20)) set_fed(model, !model->fed);
         else if (!random_below(source, 20)) turn_leader(model, source, number);
         else if (model->fed && random_below(source, 2)) {
-            uint64_t through =
-                partition->counted + random_below(source, (uint32_t)(partition->appended - partition->counted) + 1);
-            partition->counted = through;
+            uint64_t through = partition->high_watermark
+                               + random_below(source, (uint32_t)(partition->appended - partition->high_watermark) + 1);
+            partition->high_watermark = through;
             wan_queue_count(&model->queue, number);
             drop_front_holes(model, partition);
         } else if (partition->appended > partition->removed) {
@@ -328,7 +328,7 @@ uint64_t queue_model_run(queue_model *model, random_source *source, uint32_t ste
         for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
             wan_record *records[8];
             uint64_t size;
-            model->partitions[number].counted = model->queue.partitions[number].appended;
+            model->partitions[number].high_watermark = model->queue.partitions[number].appended;
             wan_queue_count(&model->queue, number);
             wan_queue_lead(&model->queue, number, 1, 1);
             while (model->queue.partitions[number].peeked < model->queue.partitions[number].appended)

@@ -19,7 +19,7 @@ typedef struct {
 typedef struct {
     model_event events[MODEL_EVENTS]; /* By sequence - 1. */
     uint64_t removed, peeked, appended;
-    uint64_t counted;           /* Of the bucket that feeds the partition, as long as the queue is fed. */
+    uint64_t high_watermark;    /* Of the bucket that feeds the partition, as long as the queue is fed. */
     uint64_t index[MODEL_KEYS]; /* For each key the update that a newer one may replace. 0: none. */
     uint64_t duplicate_through;
     int waits_for_leader; /* Another member sends the events. */

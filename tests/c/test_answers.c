@@ -1,7 +1,7 @@
 /* Owns the tests of what a bucket remembers of calls, beside a plain model, and of the slots of calls. */
 #include "harness.h"
-#include "copies/wan_answers.h"
-#include "copies/wan_slots.h"
+#include "replication/wan_answers.h"
+#include "replication/wan_slots.h"
 
 enum { CALLERS = 6, SLOTS = 40 };
 #define CALLER(n) ((uint64_t)(n) + 1)
@@ -145,8 +145,8 @@ static void check(const wan_answers *answers, known (*model)[SLOTS], const uint8
     wan_buffer_close(&found);
 }
 
-/* Single changes, rows and forgotten callers in random order. Now and then an image goes to another member, which goes
- * on with it. */
+/* Single changes, rows and forgotten callers in random order. Now and then a snapshot goes to another member, which
+ * goes on with it. */
 static void the_memory_is_the_newest_call_of_each_slot(void)
 {
     for (uint64_t seed = 1; seed <= 60 && !expectations_failed; seed++) {
@@ -166,7 +166,7 @@ static void the_memory_is_the_newest_call_of_each_slot(void)
             } else if (what == 1) {
                 wan_answers other = {0};
                 wan_first_answer old = change(99, 1, 1, 1);
-                add(&other, &old); /* It goes: the image has all that is remembered. */
+                add(&other, &old); /* It goes: the snapshot has all that is remembered. */
                 wan_buffer packed = {0};
                 uint64_t largest = 0;
                 EXPECT_EQUAL(wan_answers_pack(&answers, &packed, &largest), WAN_OK);

@@ -9,7 +9,7 @@
 static wan_queue queue;
 static wan_merge merge;
 static failing_disk disk;
-static uint64_t counted[BUCKETS]; /* Of each bucket: how many of its changes count. */
+static uint64_t high_watermark[BUCKETS]; /* Of each bucket: how many of its changes count. */
 static uint64_t appended[BUCKETS];
 static uint64_t stamp;
 static uint32_t first; /* The partition of bucket 0. */
@@ -17,14 +17,14 @@ static uint32_t first; /* The partition of bucket 0. */
 static void open_queue(uint32_t own)
 {
     failing_disk_init(&disk);
-    memset(counted, 0, sizeof counted);
+    memset(high_watermark, 0, sizeof high_watermark);
     memset(appended, 0, sizeof appended);
     EXPECT_EQUAL(wan_queue_init(&queue, &disk.env, "nowhere", 0, own, 0), WAN_OK);
     wan_queue_keep_arrivals(&queue);
     EXPECT_EQUAL(wan_queue_add_run(&queue, 5, BUCKETS, own, NULL, &first), WAN_OK);
     EXPECT_EQUAL(wan_merge_make_room(&merge, queue.partition_count), WAN_OK);
     for (uint32_t n = 0; n < BUCKETS; n++) {
-        EXPECT_EQUAL(wan_queue_feed(&queue, first + n, &counted[n], 1, 0), WAN_OK);
+        EXPECT_EQUAL(wan_queue_feed(&queue, first + n, &high_watermark[n], 1, 0), WAN_OK);
         wan_queue_lead(&queue, first + n, 1, 1);
     }
 }
@@ -53,7 +53,7 @@ static void append(uint32_t bucket) { append_stamped(bucket, ++stamp, 0); }
 static void count_all(void)
 {
     for (uint32_t n = 0; n < BUCKETS; n++) {
-        counted[n] = appended[n];
+        high_watermark[n] = appended[n];
         wan_queue_count(&queue, first + n);
     }
 }
@@ -97,23 +97,23 @@ static void the_events_of_several_streams_leave_in_the_order_in_which_they_came(
     close_queue();
 }
 
-static void what_does_not_count_yet_holds_up_all_that_came_after_it(void)
+static void what_is_not_replicated_yet_holds_up_all_that_came_after_it(void)
 {
     open_queue(1);
     stamp = 0;
     for (uint32_t n = 0; n < 4; n++) append(n);
     append(0);
-    counted[0] = 2;
-    counted[2] = counted[3] = 1;
+    high_watermark[0] = 2;
+    high_watermark[2] = high_watermark[3] = 1;
     for (uint32_t n = 0; n < BUCKETS; n++) wan_queue_count(&queue, first + n);
     EXPECT(take(MOST, WAN_NO_LIMIT) == 1 && taken[0] == 1 && waits);
     EXPECT(take(MOST, WAN_NO_LIMIT) == 0 && waits);
-    counted[1] = 1;
+    high_watermark[1] = 1;
     EXPECT_EQUAL(wan_queue_count(&queue, first + 1), 1);
     EXPECT(take(MOST, WAN_NO_LIMIT) == 4 && taken[0] == 2 && taken[3] == 5 && !waits);
     append(2);
     append(1);
-    counted[1] = 2;
+    high_watermark[1] = 2;
     wan_queue_count(&queue, first + 1);
     EXPECT(take(MOST, WAN_NO_LIMIT) == 0 && waits);
     wan_queue_lead(&queue, first + 2, 0, 1); /* Another member sends it: here nothing waits for it any more. */
@@ -162,7 +162,7 @@ static void holes_are_passed_over(void)
     close_queue();
 }
 
-static void the_events_of_an_image_have_their_places_by_their_stamps(void)
+static void the_events_of_a_snapshot_have_their_places_by_their_stamps(void)
 {
     uint8_t old[512];
     open_queue(1);
@@ -224,7 +224,7 @@ static void random_streams_leave_in_order_whatever_is_taken_at_once_and_sent_aga
                     append((uint32_t)random_below(&source, BUCKETS));
             } else if (what < 7) {
                 const uint32_t bucket = (uint32_t)random_below(&source, BUCKETS);
-                counted[bucket] = appended[bucket];
+                high_watermark[bucket] = appended[bucket];
                 wan_queue_count(&queue, first + bucket);
                 if (came >= 3000) count_all();
             } else if (what < 9) {
@@ -247,13 +247,13 @@ static void random_streams_leave_in_order_whatever_is_taken_at_once_and_sent_aga
 const test_case merge_tests[] = {
     {"the events of several streams leave in the order in which they came",
      the_events_of_several_streams_leave_in_the_order_in_which_they_came},
-    {"what does not count yet holds up all that came after it",
-     what_does_not_count_yet_holds_up_all_that_came_after_it},
+    {"what is not replicated yet holds up all that came after it",
+     what_is_not_replicated_yet_holds_up_all_that_came_after_it},
     {"an event that does not fit holds up the later ones", an_event_that_does_not_fit_holds_up_the_later_ones},
     {"what is sent again leaves in the same order", what_is_sent_again_leaves_in_the_same_order},
     {"holes are passed over", holes_are_passed_over},
-    {"the events of an image have their places by their stamps",
-     the_events_of_an_image_have_their_places_by_their_stamps},
+    {"the events of a snapshot have their places by their stamps",
+     the_events_of_a_snapshot_have_their_places_by_their_stamps},
     {"a stamp that a caller gave moves no event", a_stamp_that_a_caller_gave_moves_no_event},
     {"one dispatcher has all streams, and the others have own partitions",
      one_dispatcher_has_all_streams_and_the_others_have_own_partitions},

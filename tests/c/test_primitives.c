@@ -150,9 +150,9 @@ static void a_wall_clock_that_jumps_ahead_is_held_and_followed_when_it_is_back_o
     EXPECT_EQUAL(wan_clock_now_ms(&clock), 8000000);
     clock.set_ms = 12600000;
     EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000250);
-    wan_clock_hear(&clock, 9000250ull << 16);
+    wan_clock_receive(&clock, 9000250ull << 16);
     EXPECT_EQUAL(wan_clock_now_ms(&clock), 9000250);
-    wan_clock_hear(&clock, 12599000ull << 16);
+    wan_clock_receive(&clock, 12599000ull << 16);
     EXPECT_EQUAL(wan_clock_now_ms(&clock), 12600000);
 }
 
@@ -385,12 +385,12 @@ static uint64_t good_batch(void)
     section[0].partition = 0;
     section[0].first = 11;
     section[0].through = 14;
-    section[0].settled = 10;
+    section[0].acknowledged = 10;
     section[0].duplicates = 2;
     section[1].partition = 1;
     section[1].first = 5;
     section[1].through = 5;
-    section[1].settled = 0;
+    section[1].acknowledged = 0;
     return (uint64_t)(at - batch);
 }
 
@@ -423,7 +423,7 @@ static void a_batch_is_refused_for_each_lie_it_tells(void)
     section[0].through = 10;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
     good_batch();
-    section[0].settled = 11;
+    section[0].acknowledged = 11;
     EXPECT_EQUAL(wan_batch_check(batch, length, 4), WAN_CORRUPT);
     good_batch();
     section[0].count = 5;
@@ -508,7 +508,7 @@ const test_case crc_and_format_tests[] = {
     {"a record is laid out as the format says", a_record_is_laid_out_as_the_format_says},
     {"a record of any sizes is laid out as one plain loop would",
      a_record_of_any_sizes_is_laid_out_as_one_plain_loop_would},
-    {"small copies copy every length", small_copies_copy_every_length},
+    {"small replicas copy every length", small_copies_copy_every_length},
     {"a frame header is refused for each field that cannot be",
      a_frame_header_is_refused_for_each_field_that_cannot_be},
     {"a changed bit of header or payload changes the frame checksum",
@@ -521,11 +521,11 @@ const test_case crc_and_format_tests[] = {
 
 int main(int count, char **arguments)
 {
-    const test_case *all[] = {crc_and_format_tests, buffer_tests,  pages_tests,  form_tests,  store_tests,
-                              queue_tests,          slab_tests,    table_tests,  log_tests,   window_tests,
-                              item_set_tests,       lock_tests,    counts_tests, stage_tests, tail_tests,
-                              answer_tests,         heard_tests,   clear_tests,  call_tests,  merge_tests,
-                              limit_tests,          sources_tests, parked_tests};
+    const test_case *all[] = {crc_and_format_tests, buffer_tests,        pages_tests,  form_tests,  store_tests,
+                              queue_tests,          slab_tests,          table_tests,  log_tests,   window_tests,
+                              item_set_tests,       lock_tests,          counts_tests, stage_tests, changelog_tests,
+                              answer_tests,         notifications_tests, clear_tests,  call_tests,  merge_tests,
+                              limit_tests,          sources_tests,       parked_tests};
     int run = 0, failed = 0;
     clock_t started = clock();
     setvbuf(stdout, NULL, _IOLBF, 0);

@@ -69,19 +69,19 @@ static wan_status append_at(uint64_t sequence)
 static void a_bucket_gives_events_their_sequences_and_says_which_of_them_count(void)
 {
     wan_record *records[8];
-    uint64_t counted = 0;
+    uint64_t high_watermark = 0;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
     EXPECT_EQUAL(append_at(3), WAN_OK);
     EXPECT_EQUAL(append_at(5), WAN_OK);
     EXPECT_EQUAL(append_at(2000), WAN_OK); /* Blocks that have only holes take no memory. */
     EXPECT_EQUAL(queue.events, 3);
-    counted = 4;
+    high_watermark = 4;
     EXPECT_EQUAL(peek(8, records), 0); /* Nobody has looked what counts. */
     EXPECT_EQUAL(wan_queue_count(&queue, 0), 1);
     EXPECT_EQUAL(peek(8, records), 1);
     EXPECT_EQUAL(sequences[0], 3);
-    counted = 9000; /* Later changes did not enter this queue. */
+    high_watermark = 9000; /* Later changes did not enter this queue. */
     EXPECT_EQUAL(wan_queue_count(&queue, 0), 2);
     EXPECT_EQUAL(peek(8, records), 2);
     EXPECT(sequences[0] == 5 && sequences[1] == 2000);
@@ -95,9 +95,9 @@ static void a_bucket_gives_events_their_sequences_and_says_which_of_them_count(v
 static void what_is_left_when_nothing_feeds_a_stream_is_sent_by_whoever_has_all_of_it(void)
 {
     wan_record *records[8];
-    uint64_t counted = 0;
+    uint64_t high_watermark = 0;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
     wan_queue_lead(&queue, 0, 0, 0);
     EXPECT_EQUAL(append_at(1), WAN_OK);
     EXPECT_EQUAL(append_at(2), WAN_OK);
@@ -108,7 +108,7 @@ static void what_is_left_when_nothing_feeds_a_stream_is_sent_by_whoever_has_all_
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2), 2);
     for (int is_whole = 0; is_whole < 2; is_whole++) { /* A learner; and a queue that has not asked the others yet. */
         EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0, 1), 0);
-        EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+        EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
         if (is_whole) wan_queue_lack(&queue, 0, 5);
         EXPECT_EQUAL(append_at(6), WAN_OK);
         EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1, 0), WAN_OK);
@@ -123,20 +123,20 @@ static void what_is_left_when_nothing_feeds_a_stream_is_sent_by_whoever_has_all_
 static void a_partition_begins_anew_with_its_bucket(void)
 {
     wan_record *records[8];
-    uint64_t counted = 0;
+    uint64_t high_watermark = 0;
     open_queue(1);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
     for (uint64_t n = 1; n <= 1500; n++) EXPECT_EQUAL(append_at(2 * n), WAN_OK);
-    counted = 3000;
+    high_watermark = 3000;
     wan_queue_count(&queue, 0);
     EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0, 2), queue.conflated ? 1 : 1500);
     EXPECT(queue.events == 0 && queue.bytes == 0);
-    counted = 0;
+    high_watermark = 0;
     EXPECT_EQUAL(append_at(7), WAN_OK); /* Sequences are given again. */
     EXPECT_EQUAL(append_at(8), WAN_OK); /* It replaces the one before, as the index was forgotten too. */
     EXPECT_EQUAL(queue.events, 1);
     EXPECT_EQUAL(peek(8, records), 0);
-    counted = 8;
+    high_watermark = 8;
     EXPECT_EQUAL(wan_queue_count(&queue, 0), 1);
     EXPECT_EQUAL(peek(8, records), 1);
     EXPECT_EQUAL(sequences[0], 8);
@@ -150,91 +150,91 @@ static void note_told(void *teller, uint32_t bucket)
     told++;
 }
 
-static void what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_counts(void)
+static void what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_is_replicated(void)
 {
     wan_record *records[8];
-    uint64_t counted = 0;
+    uint64_t high_watermark = 0;
     int waits = 0;
     told = 0;
     open_queue(1);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
-    wan_queue_tell_settled(&queue, 0, note_told, &told);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
+    wan_queue_announce_removals(&queue, 0, note_told, &told);
     EXPECT_EQUAL(append_at(2), WAN_OK);
-    counted = 3;
+    high_watermark = 3;
     wan_queue_count(&queue, 0);
-    EXPECT_EQUAL(wan_queue_settled(&queue, 0, &waits), 1); /* The hole. */
+    EXPECT_EQUAL(wan_queue_removed_through(&queue, 0, &waits), 1); /* The hole. */
     EXPECT(!waits && told == 1);
     EXPECT_EQUAL(append_at(5), WAN_OK); /* It replaces 2. */
     EXPECT(queue.partitions[0].removed == 2 && told == 2);
-    EXPECT(wan_queue_settled(&queue, 0, &waits) == 1 && waits);
-    counted = 6;
+    EXPECT(wan_queue_removed_through(&queue, 0, &waits) == 1 && waits);
+    high_watermark = 6;
     EXPECT_EQUAL(append_at(8), WAN_OK); /* It replaces 5, and does not count. What 5 replaced may be told. */
-    EXPECT(wan_queue_settled(&queue, 0, &waits) == 2 && !waits);
+    EXPECT(wan_queue_removed_through(&queue, 0, &waits) == 2 && !waits);
     wan_queue_count(&queue, 0);
-    EXPECT(wan_queue_settled(&queue, 0, &waits) == 2 && waits);
-    counted = 8;
+    EXPECT(wan_queue_removed_through(&queue, 0, &waits) == 2 && waits);
+    high_watermark = 8;
     wan_queue_count(&queue, 0);
     EXPECT_EQUAL(peek(8, records), 1);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 8), 1);
-    EXPECT(wan_queue_settled(&queue, 0, &waits) == 8 && !waits);
+    EXPECT(wan_queue_removed_through(&queue, 0, &waits) == 8 && !waits);
     EXPECT_EQUAL(append_at(9), WAN_OK);
     uint64_t dropped = 0;
     EXPECT_EQUAL(wan_queue_clear(&queue, &dropped), WAN_OK); /* A lost change would give 9 to another one. */
-    EXPECT(wan_queue_settled(&queue, 0, &waits) == 8 && waits);
+    EXPECT(wan_queue_removed_through(&queue, 0, &waits) == 8 && waits);
     const uint32_t before = told;
-    EXPECT_EQUAL(wan_queue_settle(&queue, 0, 20), WAN_OK); /* What another member told is not told again. */
+    EXPECT_EQUAL(wan_queue_remove_through(&queue, 0, 20), WAN_OK); /* What another member told is not told again. */
     EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0, 2), 0);
-    EXPECT(wan_queue_settled(&queue, 0, &waits) == 0 && !waits && told == before);
+    EXPECT(wan_queue_removed_through(&queue, 0, &waits) == 0 && !waits && told == before);
     close_queue();
 }
 
-static void hear(uint64_t after, uint64_t through, int whole)
+static void receive(uint64_t after, uint64_t through, int whole)
 {
-    wan_queue_hear_settled(&queue, 0, &(wan_settled){.after = after, .through = through, .leads = 1}, whole);
+    wan_queue_receive_removal(&queue, 0, &(wan_removal){.after = after, .through = through, .leads = 1}, whole);
 }
 
 static void what_another_member_removed_goes_when_nothing_is_on_its_way(void)
 {
     wan_record *records[8];
-    uint64_t counted = 9;
+    uint64_t high_watermark = 9;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
     for (uint64_t n = 1; n <= 6; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
     wan_queue_count(&queue, 0);
     EXPECT_EQUAL(peek(2, records), 2);
-    hear(0, 4, 0);
-    hear(0, 3, 0);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    receive(0, 4, 0);
+    receive(0, 3, 0);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 0);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 1), 1);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 0);
     wan_queue_rewind(&queue, 0);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, 3), 2);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 1);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
-    hear(0, 7, 0); /* Of events that come later. */
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 2);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, 3), 2);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 1);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 0);
+    receive(0, 7, 0); /* Of events that come later. */
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 2);
     EXPECT_EQUAL(append_at(7), WAN_OK);
     EXPECT_EQUAL(append_at(8), WAN_OK);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 1);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 1);
     EXPECT(queue.removed_by_primary == 6 && queue.events == 1 && queue.partitions[0].removed == 7);
     wan_queue_count(&queue, 0);
     EXPECT_EQUAL(peek(8, records), 1);
     wan_queue_rewind(&queue, 0);
-    hear(0, 20, 0);
-    wan_queue_set_life(&queue, 0, 2); /* In another life that means nothing. */
-    hear(8, 20, 1);                   /* That member never had event 8, which is here still. */
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
+    receive(0, 20, 0);
+    wan_queue_set_timeline(&queue, 0, 2); /* In another timeline that means nothing. */
+    receive(8, 20, 1);                    /* That member never had event 8, which is here still. */
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 0);
     close_queue();
 }
 
 static void note_nothing(void *teller, uint32_t bucket) { (void)teller, (void)bucket; }
 
 /* Opens a queue whose only partition is fed by a bucket, has `count` events, and tells. */
-static void open_telling(uint64_t count, const uint64_t *counted)
+static void open_telling(uint64_t count, const uint64_t *high_watermark)
 {
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, counted, 1, 0), WAN_OK);
-    wan_queue_tell_settled(&queue, 0, note_nothing, NULL);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, high_watermark, 1, 0), WAN_OK);
+    wan_queue_announce_removals(&queue, 0, note_nothing, NULL);
     for (uint64_t n = 1; n <= count; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
     wan_queue_count(&queue, 0);
 }
@@ -249,8 +249,8 @@ static void a_queue_remembers_what_left_it_otherwise_than_by_an_acknowledgement(
 {
     static wan_exception each[WAN_EXCEPTIONS_MAX];
     wan_record *records[1200];
-    uint64_t counted = 1200, dropped = 0;
-    open_telling(1200, &counted);
+    uint64_t high_watermark = 1200, dropped = 0;
+    open_telling(1200, &high_watermark);
     EXPECT_EQUAL(peek(1000, records), 1000);
     EXPECT_EQUAL(remembered(0, 1200, each), 0);
     wan_queue_make_hole(&queue, 0, 2, WAN_HOLE_FILTERED);
@@ -281,8 +281,8 @@ static void a_block_of_holes_that_gave_its_memory_back_keeps_its_reason(void)
 {
     static wan_exception each[WAN_EXCEPTIONS_MAX];
     wan_record *records[2048];
-    uint64_t counted = 2048;
-    open_telling(2048, &counted);
+    uint64_t high_watermark = 2048;
+    open_telling(2048, &high_watermark);
     EXPECT_EQUAL(peek(2048, records), 2048);
     for (uint64_t n = 513; n <= 1024; n++) wan_queue_make_hole(&queue, 0, n, WAN_HOLE_CONFLATED);
     EXPECT(!queue.partitions[0].blocks[1].entries);
@@ -301,8 +301,8 @@ static void it_remembers_the_newest_and_says_from_where_on(void)
 {
     static wan_exception each[WAN_EXCEPTIONS_MAX];
     wan_record *records[512];
-    uint64_t counted = 10000;
-    open_telling(10000, &counted);
+    uint64_t high_watermark = 10000;
+    open_telling(10000, &high_watermark);
     for (uint64_t n = 0; n < 10000; n += 500) {
         EXPECT_EQUAL(peek(500, records), 500);
         for (uint64_t at = n + 2; at <= n + 500; at += 2) wan_queue_make_hole(&queue, 0, at, WAN_HOLE_FILTERED);
@@ -328,23 +328,23 @@ static void keep_parked(void *parker, uint32_t partition, uint64_t sequence, uin
 static void what_another_member_did_not_send_leaves_at_once(void)
 {
     wan_record *records[8];
-    uint64_t counted = 20;
-    open_telling(10, &counted);
+    uint64_t high_watermark = 20;
+    open_telling(10, &high_watermark);
     wan_exception told[] = {{2, 3, WAN_HOLE_FILTERED}, {7, 1, WAN_HOLE_CONFLATED}, {9, 4, WAN_HOLE_PARKED_FOR(6)}};
     EXPECT_EQUAL(peek(3, records), 3); /* These are on their way from here. */
     queue.park = keep_parked;
     queue.parker = &queue;
     kept_count = 0;
-    wan_queue_hear_settled(&queue, 0, &(wan_settled){.through = 12, .exceptions = told, .count = 3, .leads = 1}, 0);
+    wan_queue_receive_removal(&queue, 0, &(wan_removal){.through = 12, .exceptions = told, .count = 3, .leads = 1}, 0);
     EXPECT(queue.events == 4 && queue.removed_by_primary == 6 && queue.conflated == 0);
     EXPECT(kept_count == 2 && kept[0] == 9 && kept[1] == 10); /* The others were not parked, or are not here. */
     wan_queue_rewind(&queue, 0);
     wan_queue_let_go(&queue, 0, 1);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 4); /* 1, 5, 6, 8 were acknowledged. */
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 4); /* 1, 5, 6, 8 were acknowledged. */
     EXPECT_EQUAL(queue.removed_by_primary, 10);
     for (uint64_t n = 11; n <= 14; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
     EXPECT(queue.partitions[0].unsure_through == 12); /* The reasons of 11 and 12 were told before they came. */
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 2);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 2);
     static wan_exception each[WAN_EXCEPTIONS_MAX];
     EXPECT_EQUAL(remembered(10, 14, each), 1); /* What this one tells others of them. */
     EXPECT(each[0].first == 11 && each[0].count == 2 && each[0].reason == WAN_HOLE_UNKNOWN);
@@ -353,41 +353,41 @@ static void what_another_member_did_not_send_leaves_at_once(void)
 
 static void what_nobody_explains_counts_as_acknowledged_by_nobody(void)
 {
-    uint64_t counted = 20;
-    open_telling(10, &counted);
-    wan_settled said = {.through = 8, .explained = 5};
-    wan_queue_hear_settled(&queue, 0, &said, 0); /* The member that leads may tell the reasons still. */
-    EXPECT(queue.events == 10 && queue.partitions[0].settle_through == 0);
+    uint64_t high_watermark = 20;
+    open_telling(10, &high_watermark);
+    wan_removal said = {.through = 8, .explained = 5};
+    wan_queue_receive_removal(&queue, 0, &said, 0); /* The member that leads may tell the reasons still. */
+    EXPECT(queue.events == 10 && queue.partitions[0].removed_through == 0);
     said.leads = 1;
-    wan_queue_hear_settled(&queue, 0, &said, 0);
-    EXPECT(queue.events == 5 && queue.removed_by_primary == 5 && queue.partitions[0].settle_through == 8);
+    wan_queue_receive_removal(&queue, 0, &said, 0);
+    EXPECT(queue.events == 5 && queue.removed_by_primary == 5 && queue.partitions[0].removed_through == 8);
     EXPECT_EQUAL(wan_queue_next_live(&queue.partitions[0], 1, 8), 6);
     close_queue();
 }
 
-static void holes_are_not_waited_for_when_no_image_fills_them(void)
+static void holes_are_not_waited_for_when_no_snapshot_fills_them(void)
 {
-    uint64_t counted = 9;
+    uint64_t high_watermark = 9;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
     EXPECT_EQUAL(append_at(5), WAN_OK); /* 1 to 4 are holes. */
-    hear(5, 9, 1);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
-    hear(4, 9, 0); /* An image may bring them. */
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 0);
-    hear(4, 9, 1);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, UINT64_MAX), 1);
+    receive(5, 9, 1);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 0);
+    receive(4, 9, 0); /* A snapshot may bring them. */
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 0);
+    receive(4, 9, 1);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, UINT64_MAX), 1);
     EXPECT(queue.events == 0 && queue.partitions[0].removed == 5);
     close_queue();
 }
 
-static void an_image_fills_the_holes_before_what_the_stream_brought(void)
+static void a_snapshot_fills_the_holes_before_what_the_stream_brought(void)
 {
     wan_record *records[8];
-    uint64_t counted = 0;
+    uint64_t high_watermark = 0;
     uint8_t old[512];
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
     EXPECT_EQUAL(append_at(1400), WAN_OK);
     record_plan plan = {.operation = WAN_UPDATE, .key = "fed", .stamp = 1};
     write_plan(old, &plan);
@@ -395,7 +395,7 @@ static void an_image_fills_the_holes_before_what_the_stream_brought(void)
     EXPECT_EQUAL(wan_queue_restore(&queue, 0, 901, (const wan_record *)old), WAN_OK);
     EXPECT_EQUAL(wan_queue_restore(&queue, 0, 901, (const wan_record *)old), WAN_OK); /* It is known. */
     EXPECT_EQUAL(queue.events, 3);
-    counted = 1400;
+    high_watermark = 1400;
     EXPECT_EQUAL(wan_queue_count(&queue, 0), 3);
     EXPECT_EQUAL(peek(8, records), 3);
     EXPECT(sequences[0] == 900 && sequences[1] == 901 && sequences[2] == 1400);
@@ -450,7 +450,7 @@ static void the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_
 static void the_events_of_a_lost_bucket_leave_from_an_own_partition_in_order_as_possible_duplicates(void)
 {
     wan_record *records[8], *others[8];
-    uint64_t size, moved = 0, lowest[256], counted = 9;
+    uint64_t size, moved = 0, lowest[256], high_watermark = 9;
     wan_queue_place place = {0};
     uint32_t first = 0;
     memset(lowest, 0xff, sizeof lowest);
@@ -458,7 +458,7 @@ static void the_events_of_a_lost_bucket_leave_from_an_own_partition_in_order_as_
     for (uint32_t n = 0; n < 3; n++) append_for(5, (const char *[]){"a", "b", "c"}[n]);
     EXPECT_EQUAL(wan_queue_add_run(&queue, 5, 1, 4, NULL, &first), WAN_OK);
     EXPECT_EQUAL(wan_queue_move_to_run(&queue, &queue.runs[0], &place, 8, lowest), WAN_OK);
-    EXPECT_EQUAL(wan_queue_feed(&queue, first, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, first, &high_watermark, 1, 0), WAN_OK);
     wan_queue_lead(&queue, first, 1, 1);
     EXPECT_EQUAL(wan_queue_peek(&queue, first, 1, WAN_NO_LIMIT, 1, records, NULL, &size), 1);
     wan_queue_lead(&queue, first, 0, 0);
@@ -485,16 +485,16 @@ static void the_events_of_a_lost_bucket_leave_from_an_own_partition_in_order_as_
 static void a_partition_that_begins_anew_keeps_what_somebody_reads(void)
 {
     wan_record *records[8];
-    uint64_t counted = 9;
+    uint64_t high_watermark = 9;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
     EXPECT_EQUAL(append_at(1), WAN_OK);
     EXPECT_EQUAL(append_at(2), WAN_OK);
     EXPECT_EQUAL(wan_queue_count(&queue, 0), 2);
     EXPECT_EQUAL(peek(1, records), 1);
-    queue.partitions[0].settle_through = 7;
+    queue.partitions[0].removed_through = 7;
     EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0, 2), 2);
-    EXPECT(queue.partitions[0].life == 2 && queue.partitions[0].settle_through == 0);
+    EXPECT(queue.partitions[0].timeline == 2 && queue.partitions[0].removed_through == 0);
     EXPECT_EQUAL(queue.pinned.count, 1);
     wan_queue_unpeek(&queue, 0, 1); /* Its dispatcher did not use it after all. */
     EXPECT(queue.partitions[0].peeked == 0 && records[0]->stamp == 1);
@@ -503,9 +503,9 @@ static void a_partition_that_begins_anew_keeps_what_somebody_reads(void)
 
 static void a_partition_that_is_fed_later_begins_behind_what_came_before(void)
 {
-    uint64_t counted = 5000000;
+    uint64_t high_watermark = 5000000;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 5000000), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 5000000), WAN_OK);
     EXPECT_EQUAL(append_at(5000002), WAN_OK);
     const wan_partition *partition = &queue.partitions[0];
     EXPECT(partition->removed == 5000000 && partition->appended == 5000002 && partition->block_count == 1);
@@ -513,10 +513,10 @@ static void a_partition_that_is_fed_later_begins_behind_what_came_before(void)
 }
 
 /* A stream partition that is fed since change `last`, and lacks what came before. */
-static void open_lacking(const uint64_t *counted, uint64_t last)
+static void open_lacking(const uint64_t *high_watermark, uint64_t last)
 {
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, counted, 1, last), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, high_watermark, 1, last), WAN_OK);
     wan_queue_lack(&queue, 0, last);
 }
 
@@ -531,15 +531,15 @@ static void put_back(uint64_t sequence)
 static void a_partition_that_lacks_events_sends_none_and_heeds_nothing(void)
 {
     wan_record *records[8];
-    uint64_t counted = 12;
-    open_lacking(&counted, 10);
+    uint64_t high_watermark = 12;
+    open_lacking(&high_watermark, 10);
     EXPECT_EQUAL(append_at(11), WAN_OK);
     EXPECT_EQUAL(append_at(12), WAN_OK);
     EXPECT_EQUAL(wan_queue_count(&queue, 0), 0);
     wan_queue_lead(&queue, 0, 1, 0);
     EXPECT(!queue.partitions[0].leads && wan_partition_ready(&queue.partitions[0]) == 0);
-    hear(0, 11, 1);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, 12), 0);
+    receive(0, 11, 1);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, 12), 0);
     wan_queue_lack(&queue, 0, 0);
     wan_queue_lead(&queue, 0, 1, 0);
     EXPECT_EQUAL(peek(8, records), 2);
@@ -556,9 +556,9 @@ static void a_partition_reaches_back_over_any_edge_of_a_block(void)
         for (uint32_t k = 0; k < 2 * sizeof afters / sizeof *afters; k++) {
             const uint64_t last = lasts[n], after = afters[k / 2];
             const int has_newer = k & 1;
-            uint64_t counted = last + 2, expected = 0;
+            uint64_t high_watermark = last + 2, expected = 0;
             if (after >= last) continue;
-            open_lacking(&counted, last);
+            open_lacking(&high_watermark, last);
             wan_partition *partition = &queue.partitions[0];
             if (has_newer) EXPECT_EQUAL(append_at(last + 1), WAN_OK);
             EXPECT_EQUAL(wan_queue_reach_back(&queue, 0, after), WAN_OK);
@@ -582,22 +582,22 @@ static void a_partition_reaches_back_over_any_edge_of_a_block(void)
     }
 }
 
-static void what_a_partition_gets_from_others_counts_when_its_change_does(void)
+static void what_a_partition_gets_from_others_is_stable_when_its_change_is(void)
 {
     wan_record *records[8];
     int waits;
-    uint64_t counted = 4;
-    open_lacking(&counted, 6);
-    EXPECT_EQUAL(wan_queue_settled(&queue, 0, &waits), 4);
+    uint64_t high_watermark = 4;
+    open_lacking(&high_watermark, 6);
+    EXPECT_EQUAL(wan_queue_removed_through(&queue, 0, &waits), 4);
     EXPECT_EQUAL(wan_queue_reach_back(&queue, 0, 2), WAN_OK);
     for (uint64_t sequence = 3; sequence <= 6; sequence++) put_back(sequence);
-    EXPECT_EQUAL(wan_queue_settled(&queue, 0, &waits), 2);
+    EXPECT_EQUAL(wan_queue_removed_through(&queue, 0, &waits), 2);
     wan_queue_lack(&queue, 0, 0);
     wan_queue_lead(&queue, 0, 1, 0);
     EXPECT_EQUAL(peek(8, records), 2);
     EXPECT_EQUAL(queue.partitions[0].duplicate_through, 6);
     EXPECT_EQUAL(wan_queue_reach_back(&queue, 0, 0), WAN_EMPTY); /* Something is on its way. */
-    counted = 6;
+    high_watermark = 6;
     EXPECT_EQUAL(wan_queue_count(&queue, 0), 2);
     EXPECT_EQUAL(peek(8, records), 2);
     close_queue();
@@ -606,9 +606,9 @@ static void what_a_partition_gets_from_others_counts_when_its_change_does(void)
 static void an_older_update_that_comes_from_another_member_is_not_taken_for_a_newer_one(void)
 {
     wan_record *records[8];
-    uint64_t counted = 9;
+    uint64_t high_watermark = 9;
     open_queue(1);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 5), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 5), WAN_OK);
     wan_queue_lack(&queue, 0, 5);
     EXPECT_EQUAL(append_at(7), WAN_OK);
     EXPECT_EQUAL(wan_queue_reach_back(&queue, 0, 3), WAN_OK);
@@ -815,7 +815,7 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     EXPECT_EQUAL(wan_queue_begin_anew(&queue, 0, 2), 0);
     wan_buffer superseded = {0};
     EXPECT_EQUAL(wan_buffer_add(&superseded, &(wan_hole){0, WAN_HOLE_CONFLATED, 2}, sizeof(wan_hole)), WAN_OK);
-    wan_queue_settle_superseded(&queue, &superseded);
+    wan_queue_remove_superseded(&queue, &superseded);
     wan_buffer_close(&superseded);
     wan_queue_compact(&queue);
     uint64_t dropped = 7;
@@ -834,7 +834,7 @@ static void a_queue_with_a_failed_check_refuses_every_change(void)
     EXPECT_EQUAL(queue.conflated, 0);
     const wan_partition *partition = &queue.partitions[0];
     EXPECT(partition->removed == 0 && partition->peeked == 1 && partition->appended == 2 && partition->unpeeked == 1);
-    EXPECT(partition->durable == 0 && partition->stream == NULL && partition->counted == 0);
+    EXPECT(partition->durable == 0 && partition->stream == NULL && partition->stable == 0);
     /* A broken queue may still be looked at. */
     EXPECT(wan_queue_oldest(&queue, 0) == records[0]);
     close_queue();
@@ -1330,13 +1330,13 @@ static void moving_out_of_sparse_segments_leaves_what_another_queue_refers_to(vo
 static void a_gap_between_sequences_takes_no_memory_and_no_time(void)
 {
     wan_record *records[8];
-    uint64_t counted = 2 * FAR;
+    uint64_t high_watermark = 2 * FAR;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
     wan_partition *partition = &queue.partitions[0];
     partition->leads = 0;
     EXPECT_EQUAL(append_at(FAR), WAN_OK); /* The stream of a learner begins anywhere. */
-    put_back(7);                          /* Its image brings what is older. */
+    put_back(7);                          /* Its snapshot brings what is older. */
     put_back(FAR / 2);
     EXPECT_EQUAL(append_at(FAR + FAR / 2), WAN_OK);
     EXPECT(partition->block_count == 4 && partition->block_capacity <= 8);
@@ -1347,9 +1347,9 @@ static void a_gap_between_sequences_takes_no_memory_and_no_time(void)
     wan_queue_rewind(&queue, 0);
     EXPECT_EQUAL(peek(2, records), 2);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, FAR / 2), 2);
-    EXPECT_EQUAL(wan_queue_settle(&queue, 0, FAR), WAN_OK);
+    EXPECT_EQUAL(wan_queue_remove_through(&queue, 0, FAR), WAN_OK);
     EXPECT(queue.events == 1 && partition->block_count == 1);
-    EXPECT_EQUAL(wan_queue_settle(&queue, 0, 2 * FAR), WAN_OK);
+    EXPECT_EQUAL(wan_queue_remove_through(&queue, 0, 2 * FAR), WAN_OK);
     EXPECT(queue.events == 0 && !partition->has_gaps && partition->appended == 2 * FAR);
     EXPECT_EQUAL(append_at(2 * FAR + 1), WAN_OK);
     close_queue();
@@ -1383,16 +1383,16 @@ static void sparse_is_same(void)
         EXPECT_EQUAL(sequence, sparse.alive[n]);
         EXPECT_EQUAL(wan_queue_at(&queue, partition, sequence)->stamp, sequence);
         peeked += sequence <= partition->peeked;
-        counts += sequence > partition->counted;
+        counts += sequence > partition->stable;
     }
     if (sequence < partition->appended)
         EXPECT_EQUAL(wan_queue_next_live(partition, sequence + 1, partition->appended), 0);
     EXPECT(partition->events == sparse.count && partition->unpeeked == sparse.count - peeked);
-    EXPECT(partition->uncounted_events == counts);
+    EXPECT(partition->unstable_events == counts);
     EXPECT(partition->block_count <= sparse.count + 2 + queue.hole_bytes / 64);
 }
 
-static void sparse_step(random_source *source, uint64_t *counted)
+static void sparse_step(random_source *source, uint64_t *high_watermark)
 {
     static const uint64_t gaps[] = {1, 1, 1, 2, 3, 510, 511, 512, 513, 1024, 5000, FAR};
     wan_partition *partition = &queue.partitions[0];
@@ -1415,7 +1415,7 @@ static void sparse_step(random_source *source, uint64_t *counted)
         wan_queue_make_hole(&queue, 0, sparse.alive[at], WAN_HOLE_FILTERED);
         sparse_remove(at);
     } else if (what == 5) {
-        *counted = partition->appended - random_next(source) % (partition->appended - partition->counted + 1);
+        *high_watermark = partition->appended - random_next(source) % (partition->appended - partition->stable + 1);
         (void)wan_queue_count(&queue, 0);
         const uint32_t taken = peek(random_below(source, 16), records);
         for (uint32_t n = 0; n < taken; n++) EXPECT_EQUAL(records[n]->stamp, sequences[n]);
@@ -1427,7 +1427,7 @@ static void sparse_step(random_source *source, uint64_t *counted)
     } else if (partition->peeked == partition->removed && partition->appended > partition->removed) {
         const uint64_t through =
             partition->removed + 1 + random_next(source) % (partition->appended - partition->removed);
-        EXPECT_EQUAL(wan_queue_settle(&queue, 0, through), WAN_OK);
+        EXPECT_EQUAL(wan_queue_remove_through(&queue, 0, through), WAN_OK);
         while (sparse.count && sparse.alive[0] <= through) sparse_remove(0);
     }
 }
@@ -1436,12 +1436,12 @@ static void a_partition_with_gaps_does_what_a_plain_list_says(void)
 {
     for (uint64_t seed = 1; seed <= 60; seed++) {
         random_source source = {.state = seed};
-        uint64_t counted = 0;
+        uint64_t high_watermark = 0;
         open_queue(0);
         sparse.count = 0;
-        EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+        EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
         for (uint32_t n = 0; n < 1000; n++) {
-            sparse_step(&source, &counted);
+            sparse_step(&source, &high_watermark);
             sparse_is_same();
         }
         close_queue();
@@ -1450,15 +1450,15 @@ static void a_partition_with_gaps_does_what_a_plain_list_says(void)
 
 static void what_was_said_beyond_the_newest_change_removes_nothing_that_comes(void)
 {
-    uint64_t counted = 9;
+    uint64_t high_watermark = 9;
     open_queue(0);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &counted, 1, 0), WAN_OK);
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
     EXPECT_EQUAL(append_at(1), WAN_OK);
     queue.partitions[0].leads = 0;
-    hear(0, FAR, 1);
-    wan_queue_bound_settled(&queue, 0, 1);
+    receive(0, FAR, 1);
+    wan_queue_bound_removal(&queue, 0, 1);
     EXPECT_EQUAL(append_at(2), WAN_OK);
-    EXPECT_EQUAL(wan_queue_go_on_settling(&queue, 0, 2), 1);
+    EXPECT_EQUAL(wan_queue_apply_removal(&queue, 0, 2), 1);
     EXPECT_EQUAL(queue.events, 1);
     close_queue();
 }
@@ -1496,8 +1496,8 @@ const test_case queue_tests[] = {
     {"what is left when nothing feeds a stream is sent by whoever has all of it",
      what_is_left_when_nothing_feeds_a_stream_is_sent_by_whoever_has_all_of_it},
     {"a partition begins anew with its bucket", a_partition_begins_anew_with_its_bucket},
-    {"what left a stream may be told when it, and all that replaced it, counts",
-     what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_counts},
+    {"what left a stream may be told when it, and all that replaced it, is replicated",
+     what_left_a_stream_may_be_told_when_it_and_all_that_replaced_it_is_replicated},
     {"what another member removed goes when nothing is on its way",
      what_another_member_removed_goes_when_nothing_is_on_its_way},
     {"a queue remembers what left it otherwise than by an acknowledgement",
@@ -1507,9 +1507,9 @@ const test_case queue_tests[] = {
     {"it remembers the newest and says from where on", it_remembers_the_newest_and_says_from_where_on},
     {"what another member did not send leaves at once", what_another_member_did_not_send_leaves_at_once},
     {"what nobody explains counts as acknowledged by nobody", what_nobody_explains_counts_as_acknowledged_by_nobody},
-    {"holes are not waited for when no image fills them", holes_are_not_waited_for_when_no_image_fills_them},
-    {"an image fills the holes before what the stream brought",
-     an_image_fills_the_holes_before_what_the_stream_brought},
+    {"holes are not waited for when no snapshot fills them", holes_are_not_waited_for_when_no_snapshot_fills_them},
+    {"a snapshot fills the holes before what the stream brought",
+     a_snapshot_fills_the_holes_before_what_the_stream_brought},
     {"the events of a region move into its streams, and what is on its way stays readable",
      the_events_of_a_region_move_into_its_streams_and_what_is_on_its_way_stays_readable},
     {"the events of a lost bucket leave from an own partition in order, as possible duplicates",
@@ -1524,8 +1524,8 @@ const test_case queue_tests[] = {
     {"what was said beyond the newest change removes nothing that comes",
      what_was_said_beyond_the_newest_change_removes_nothing_that_comes},
     {"a partition reaches back over any edge of a block", a_partition_reaches_back_over_any_edge_of_a_block},
-    {"what a partition gets from others counts when its change does",
-     what_a_partition_gets_from_others_counts_when_its_change_does},
+    {"what a partition gets from others is stable when its change is",
+     what_a_partition_gets_from_others_is_stable_when_its_change_is},
     {"an older update that comes from another member is not taken for a newer one",
      an_older_update_that_comes_from_another_member_is_not_taken_for_a_newer_one},
     {"events come out in the order in which they went in", events_come_out_in_the_order_in_which_they_went_in},

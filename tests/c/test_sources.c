@@ -7,9 +7,10 @@
 
 static wan_sources sources;
 
-static wan_source_place place_of(uint32_t source, uint32_t partition, uint64_t era, uint64_t through)
+static wan_source_place place_of(uint32_t source, uint32_t partition, uint64_t timeline, uint64_t through)
 {
-    return (wan_source_place){.source = {source + 1, 7}, .era = era, .through = through, .partition = partition};
+    return (wan_source_place){
+        .source = {source + 1, 7}, .timeline = timeline, .through = through, .partition = partition};
 }
 
 static void note(wan_source_place place)
@@ -34,7 +35,7 @@ static void what_was_noted_of_a_stream_is_known_through_its_last_event(void)
     wan_sources_close(&sources);
 }
 
-static void sequences_of_another_era_are_other_events(void)
+static void sequences_of_another_timeline_are_other_events(void)
 {
     note(place_of(0, 0, 1, 500));
     EXPECT(!has(place_of(0, 0, 2, 1)));
@@ -90,7 +91,7 @@ static void a_queue_that_is_told_of_too_many_streams_forgets_and_goes_on(void)
 const test_case sources_tests[] = {
     {"what was noted of a stream is known through its last event",
      what_was_noted_of_a_stream_is_known_through_its_last_event},
-    {"sequences of another era are other events", sequences_of_another_era_are_other_events},
+    {"sequences of another timeline are other events", sequences_of_another_timeline_are_other_events},
     {"many streams are known as a plain array knows them", many_streams_are_known_as_a_plain_array_knows_them},
     {"places in a log are loaded again and damaged ones are refused",
      places_in_a_log_are_loaded_again_and_damaged_ones_are_refused},

@@ -479,7 +479,7 @@ static void one_bucket_is_counted_visited_and_dropped_and_the_others_stay_as_the
             EXPECT_EQUAL(wan_table_shrink(&table.shards[table.buckets[dropped].first_shard + n]), WAN_OK);
         shrunk = wan_table_bucket_count(&table, &table.buckets[dropped]).shrunk;
         EXPECT_EQUAL(shrunk, before.tombstones);
-        for (uint32_t n = 0; n < table.buckets[dropped].shard_count; n++) { /* As an image brings them. */
+        for (uint32_t n = 0; n < table.buckets[dropped].shard_count; n++) { /* As a snapshot brings them. */
             wan_shard *shard = &table.shards[table.buckets[dropped].first_shard + n];
             if (!shard->shrunk) continue;
             wan_shrunk learned[] = {shard->shrunk->items[0], shard->shrunk->items[0]};
@@ -532,7 +532,7 @@ static void a_copied_bucket_has_the_same_digest_and_keeps_what_is_later_there(vo
             if (!entry || entry->state != WAN_ENTRY_TOMBSTONE) continue;
             const wan_entry *same = wan_table_find(&copy.shards[n], wan_entry_hash(entry), entry->bytes,
                                                    entry->key_length, entry->key_form);
-            /* The copy is as old as the original. */
+            /* The replica is as old as the original. */
             EXPECT(same && memcmp(wan_entry_value(entry), wan_entry_value(same), 8) == 0);
         }
     wan_change later = change_of("key-1", WAN_UPDATE, "later", 1000000, 2);

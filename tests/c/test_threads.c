@@ -17,9 +17,9 @@
 #include "base/wan_clock.h"
 #include "base/wan_limit.h"
 #include "base/wan_lock.h"
-#include "copies/wan_heard.h"
-#include "copies/wan_lane.h"
-#include "copies/wan_tail.h"
+#include "replication/wan_notifications.h"
+#include "replication/wan_repl_link.h"
+#include "replication/wan_changelog.h"
 #include "log/wan_log.h"
 #include "store/wan_queue.h"
 #include "region/wan_table.h"
@@ -508,42 +508,43 @@ static void stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own(
     printf("  clock: %" PRIu64 " stamps\n", wan_read(&shared.taken));
 }
 
-/* The tail of a bucket with a primary's threads, a lane's thread that sleeps when there is nothing to send, a thread
- * that tells listeners what counts, and one that takes a second copy into the set and out of it. */
+/* The tail of a bucket with a primary's threads, a replication link's thread that sleeps when there is nothing to send,
+ * a thread that tells listeners what counts, and one that takes a second replica into the set and out of it. */
 
-enum { TAIL_BUCKETS = 2, TAIL_MAKERS = 4 };
+enum { CHANGELOG_BUCKETS = 2, CHANGELOG_MAKERS = 4 };
 typedef struct {
-    wan_tail tail;
-    wan_lane_state lane;
-    uint64_t received[TAIL_BUCKETS]; /* What the copy has: the lane's thread publishes it before it acknowledges. */
+    wan_changelog changelog;
+    wan_repl_link_state repl_link;
+    uint64_t received[CHANGELOG_BUCKETS]; /* What the replica has: the replication link's thread publishes it before it
+                                             acknowledges. */
     uint64_t made, acknowledgements, naps, beside;
-    uint64_t told[TAIL_BUCKETS]; /* Through here listeners were told. */
+    uint64_t told[CHANGELOG_BUCKETS]; /* Through here listeners were told. */
     int making;
-} shared_tail;
+} shared_changelog;
 
 /* Makes the change for which there is room, and keeps it for listeners. Returns its sequence. */
-static uint64_t make_change(shared_tail *shared, uint32_t number, wan_tail_reservation *room)
+static uint64_t make_change(shared_changelog *shared, uint32_t number, wan_changelog_reservation *room)
 {
-    wan_heard *heard = wan_tail_heard(&shared->tail);
-    *(wan_tail_entry *)room->at = (wan_tail_entry){.length = 64, .row = number};
-    CHECK(wan_heard_begin(heard, number, room->sequence, NULL, 0, 0, 64) == WAN_OK);
-    wan_heard_add(heard, number, (const wan_tail_entry *)room->at);
-    return wan_tail_commit(&shared->tail, room, number);
+    wan_notifications *notifications = wan_changelog_notifications(&shared->changelog);
+    *(wan_changelog_entry *)room->at = (wan_changelog_entry){.length = 64, .row = number};
+    CHECK(wan_notifications_begin(notifications, number, room->sequence, NULL, 0, 0, 64) == WAN_OK);
+    wan_notifications_add(notifications, number, (const wan_changelog_entry *)room->at);
+    return wan_changelog_commit(&shared->changelog, room, number);
 }
 
 static void *tell_changes(void *context)
 {
-    shared_tail *shared = ((worker *)context)->shared;
+    shared_changelog *shared = ((worker *)context)->shared;
     wan_buffer taken = {0};
     for (;;) {
         const int ends = !__atomic_load_n(&shared->making, __ATOMIC_SEQ_CST);
         /* While changes are made, this wait ends by one that counts. */
-        if (!wan_heard_next(&shared->tail, &taken, ends ? 0 : 200)) {
+        if (!wan_notifications_next(&shared->changelog, &taken, ends ? 0 : 200)) {
             if (ends) break;
             continue;
         }
-        const wan_heard_item *item = (const wan_heard_item *)taken.bytes;
-        const uint32_t number = ((const wan_tail_entry *)(item + 1))->row;
+        const wan_notification *item = (const wan_notification *)taken.bytes;
+        const uint32_t number = ((const wan_changelog_entry *)(item + 1))->row;
         CHECK(item->sequence == shared->told[number] + 1);
         CHECK(__atomic_load_n(&shared->received[number], __ATOMIC_ACQUIRE) >= item->sequence);
         shared->told[number] = item->sequence;
@@ -555,18 +556,19 @@ static void *tell_changes(void *context)
 static void *make_changes(void *context)
 {
     worker *self = context;
-    shared_tail *shared = self->shared;
-    const uint32_t number = self->number % TAIL_BUCKETS;
-    const uint64_t era = wan_read(&shared->tail.buckets[number].era);
+    shared_changelog *shared = self->shared;
+    const uint32_t number = self->number % CHANGELOG_BUCKETS;
+    const uint64_t local_fence = wan_read(&shared->changelog.buckets[number].local_fence);
     for (uint64_t made = 0; !is_over(); made++) {
-        wan_tail_reservation room;
+        wan_changelog_reservation room;
         const wan_attempt attempt = {.since = 1, .waits = 1};
-        CHECK(wan_tail_reserve(&shared->tail, number, 64, made % 4 ? &attempt : NULL, &room) == WAN_OK);
+        CHECK(wan_changelog_reserve(&shared->changelog, number, 64, made % 4 ? &attempt : NULL, &room) == WAN_OK);
         const uint64_t sequence = make_change(shared, number, &room);
-        if (made % 4) /* It runs the lane if that rests. */
-            wan_tail_run_lane(&(wan_lane_wait){.tail = &shared->tail, .bucket = number, .sequence = sequence});
+        if (made % 4) /* It runs the replication link if that rests. */
+            wan_changelog_run_repl_link(
+                &(wan_repl_link_wait){.changelog = &shared->changelog, .bucket = number, .sequence = sequence});
         /* If a wake-up is lost, on either side, nobody comes and this wait ends. */
-        CHECK(wan_tail_wait(&shared->tail, number, era, sequence, 20000) == WAN_OK);
+        CHECK(wan_changelog_wait(&shared->changelog, number, local_fence, sequence, 20000) == WAN_OK);
         CHECK(__atomic_load_n(&shared->received[number], __ATOMIC_ACQUIRE) >= sequence);
         wan_add_shared(&shared->made, 1);
     }
@@ -576,45 +578,46 @@ static void *make_changes(void *context)
 
 /* As make_changes, but each change is shelved, several at a time, and the thread sleeps until some are ready. It comes
  * and goes: each life has a waker of its own, with changes that still wait when it ends. */
-static void *shelve_changes(void *context)
+static void *add_pending_changes(void *context)
 {
-    enum { SHELVED = 8 };
+    enum { PENDING = 8 };
     worker *self = context;
-    shared_tail *shared = self->shared;
-    const uint32_t number = self->number % TAIL_BUCKETS;
-    const uint64_t era = wan_read(&shared->tail.buckets[number].era);
+    shared_changelog *shared = self->shared;
+    const uint32_t number = self->number % CHANGELOG_BUCKETS;
+    const uint64_t local_fence = wan_read(&shared->changelog.buckets[number].local_fence);
     while (!is_over()) {
-        wan_shelved shelved[SHELVED];
+        wan_pending_call pending[PENDING];
         wan_waker *owner = calloc(1, sizeof *owner);
-        uint32_t free_places = (1u << SHELVED) - 1;
+        uint32_t free_places = (1u << PENDING) - 1;
         owner->wake_file = eventfd(0, EFD_NONBLOCK);
         for (int round = 0; round < 100 && !is_over(); round++) {
-            for (uint32_t n = 0; n < SHELVED; n++) {
+            for (uint32_t n = 0; n < PENDING; n++) {
                 if (!(free_places >> n & 1)) continue;
-                wan_tail_reservation room;
-                CHECK(wan_tail_reserve(&shared->tail, number, 64, NULL, &room) == WAN_OK);
+                wan_changelog_reservation room;
+                CHECK(wan_changelog_reserve(&shared->changelog, number, 64, NULL, &room) == WAN_OK);
                 const uint64_t sequence = make_change(shared, number, &room);
-                shelved[n] = (wan_shelved){.owner = owner, .era = era, .sequence = sequence};
-                if (wan_tail_shelve(&shared->tail, number, &shelved[n]) == WAN_EMPTY) free_places &= ~(1u << n);
+                pending[n] = (wan_pending_call){.owner = owner, .local_fence = local_fence, .sequence = sequence};
+                if (wan_changelog_add_pending(&shared->changelog, number, &pending[n]) == WAN_EMPTY)
+                    free_places &= ~(1u << n);
                 wan_add_shared(&shared->made, 1);
             }
             wan_waker_set_asleep(owner, 1);
             if (!wan_waker_has_ready(owner)) {
                 /* If a wake-up is lost, nobody comes and this wait ends. */
                 struct pollfd wake = {owner->wake_file, POLLIN, 0};
-                if (free_places != (1u << SHELVED) - 1) CHECK(poll(&wake, 1, 20000) == 1);
+                if (free_places != (1u << PENDING) - 1) CHECK(poll(&wake, 1, 20000) == 1);
                 uint64_t count;
                 if (read(owner->wake_file, &count, sizeof count) < 0) CHECK(errno == EAGAIN);
             }
             wan_waker_set_asleep(owner, 0);
-            for (wan_shelved *next, *ready = wan_waker_take(owner); ready; ready = next) {
+            for (wan_pending_call *next, *ready = wan_waker_take(owner); ready; ready = next) {
                 next = ready->behind;
                 CHECK(__atomic_load_n(&shared->received[number], __ATOMIC_ACQUIRE) >= ready->sequence);
-                free_places |= 1u << (ready - shelved);
+                free_places |= 1u << (ready - pending);
             }
         }
-        for (uint32_t n = 0; n < SHELVED; n++)
-            if (!(free_places >> n & 1)) wan_tail_unshelve(&shared->tail, number, &shelved[n]);
+        for (uint32_t n = 0; n < PENDING; n++)
+            if (!(free_places >> n & 1)) wan_changelog_remove_pending(&shared->changelog, number, &pending[n]);
         wan_waker_end(owner);
         close(owner->wake_file);
         free(owner);
@@ -623,37 +626,38 @@ static void *shelve_changes(void *context)
     return NULL;
 }
 
-/* What the lane does in one turn. Only the thread that runs the lane calls it. */
-static void send_all(shared_tail *shared)
+/* What the replication link does in one turn. Only the thread that runs the replication link calls it. */
+static void send_all(shared_changelog *shared)
 {
-    uint64_t bits = __atomic_exchange_n(shared->tail.to_send[0], 0, __ATOMIC_SEQ_CST);
-    for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
+    uint64_t bits = __atomic_exchange_n(shared->changelog.to_send[0], 0, __ATOMIC_SEQ_CST);
+    for (uint32_t n = 0; n < CHANGELOG_BUCKETS; n++) {
         if (!(bits >> n & 1)) continue;
-        wan_tail_bucket *bucket = &shared->tail.buckets[n];
+        wan_changelog_bucket *bucket = &shared->changelog.buckets[n];
         wan_lock_take(&bucket->lock);
-        CHECK(bucket->first <= bucket->counted + 1 && bucket->counted <= bucket->last);
-        CHECK(bucket->changes.used - bucket->changes.start == 64 * (bucket->last + 1 - bucket->first));
-        uint64_t last = bucket->last;
+        CHECK(bucket->first <= bucket->high_watermark + 1 && bucket->high_watermark <= bucket->log_end);
+        CHECK(bucket->changes.used - bucket->changes.start == 64 * (bucket->log_end + 1 - bucket->first));
+        uint64_t last = bucket->log_end;
         wan_lock_release(&bucket->lock);
         __atomic_store_n(&shared->received[n], last, __ATOMIC_RELEASE);
-        shared->acknowledgements += (uint64_t)wan_tail_acknowledged(&shared->tail, n, 0, 1, 1, last);
+        shared->acknowledgements += (uint64_t)wan_changelog_acknowledged(&shared->changelog, n, 0, 1, 1, last);
     }
 }
 
-/* Another thread runs the lane, as a LaneSender does: it leaves it at rest, or wakes the lane's thread. */
-static void run_beside(void *runner, const wan_lane_wait *wait)
+/* Another thread runs the replication link, as a ReplSender does: it leaves it at rest, or wakes the replication link's
+ * thread. */
+static void run_beside(void *runner, const wan_repl_link_wait *wait)
 {
-    shared_tail *shared = runner;
+    shared_changelog *shared = runner;
     (void)wait;
     send_all(shared);
-    wan_lane_set_asleep(&shared->lane, WAN_LANE_WAITS);
+    wan_repl_link_set_asleep(&shared->repl_link, WAN_REPL_LINK_WAITS);
     shared->beside++;
-    if (!__atomic_load_n(shared->tail.to_send[0], __ATOMIC_SEQ_CST) && shared->beside % 8
-        && wan_lane_change(&shared->lane, WAN_LANE_WAITS, WAN_LANE_RESTS))
+    if (!__atomic_load_n(shared->changelog.to_send[0], __ATOMIC_SEQ_CST) && shared->beside % 8
+        && wan_repl_link_change(&shared->repl_link, WAN_REPL_LINK_WAITS, WAN_REPL_LINK_RESTS))
         return;
-    wan_lane_set_asleep(&shared->lane, WAN_LANE_RUNS);
+    wan_repl_link_set_asleep(&shared->repl_link, WAN_REPL_LINK_RUNS);
     const uint64_t one = 1;
-    CHECK(write(shared->lane.rest_file, &one, sizeof one) == sizeof one);
+    CHECK(write(shared->repl_link.rest_file, &one, sizeof one) == sizeof one);
 }
 
 static int nap(int file, int timeout_ms)
@@ -666,73 +670,80 @@ static int nap(int file, int timeout_ms)
     return 0;
 }
 
-static void *run_lane(void *context)
+static void *run_repl_link(void *context)
 {
-    shared_tail *shared = ((worker *)context)->shared;
-    wan_lane_state *lane = &shared->lane;
+    shared_changelog *shared = ((worker *)context)->shared;
+    wan_repl_link_state *repl_link = &shared->repl_link;
     for (uint32_t round = 0; __atomic_load_n(&shared->making, __ATOMIC_SEQ_CST); round++) {
-        wan_lane_set_asleep(lane, WAN_LANE_WAITS);
-        if (!__atomic_load_n(shared->tail.to_send[0], __ATOMIC_SEQ_CST)) {
+        wan_repl_link_set_asleep(repl_link, WAN_REPL_LINK_WAITS);
+        if (!__atomic_load_n(shared->changelog.to_send[0], __ATOMIC_SEQ_CST)) {
             shared->naps++;
-            if (round % 16 == 0 || !wan_lane_change(lane, WAN_LANE_WAITS, WAN_LANE_RESTS)) nap(lane->wake_file, 20);
-            else /* It is written exactly when this thread is to run the lane. */
-                while (!nap(lane->rest_file, 20) && !wan_lane_change(lane, WAN_LANE_RESTS, WAN_LANE_RUNS)) continue;
+            if (round % 16 == 0 || !wan_repl_link_change(repl_link, WAN_REPL_LINK_WAITS, WAN_REPL_LINK_RESTS))
+                nap(repl_link->wake_file, 20);
+            else /* It is written exactly when this thread is to run the replication link. */
+                while (!nap(repl_link->rest_file, 20)
+                       && !wan_repl_link_change(repl_link, WAN_REPL_LINK_RESTS, WAN_REPL_LINK_RUNS))
+                    continue;
         }
-        wan_lane_set_asleep(lane, WAN_LANE_RUNS);
+        wan_repl_link_set_asleep(repl_link, WAN_REPL_LINK_RUNS);
         send_all(shared);
     }
     return NULL;
 }
 
-static void *change_copies(void *context)
+static void *change_replicas(void *context)
 {
-    shared_tail *shared = ((worker *)context)->shared;
-    const wan_tail_copy copies[] = {{.lane = 0, .state = WAN_COPY_WAITED},
-                                    {.lane = 1, .state = WAN_COPY_LEARNING, .transfer = 1}};
+    shared_changelog *shared = ((worker *)context)->shared;
+    const wan_changelog_replica replicas[] = {{.repl_link = 0, .state = WAN_FOLLOWER_WAITED},
+                                              {.repl_link = 1, .state = WAN_FOLLOWER_LEARNING, .transfer = 1}};
     for (uint32_t n = 0; !is_over(); n++) {
-        CHECK(wan_tail_set_copies(&shared->tail, n % TAIL_BUCKETS, copies, 1 + n / TAIL_BUCKETS % 2) == WAN_OK);
-        wan_tail_may_read(&shared->tail, n % TAIL_BUCKETS, wan_monotonic_us());
+        CHECK(wan_changelog_set_replicas(&shared->changelog, n % CHANGELOG_BUCKETS, replicas,
+                                         1 + n / CHANGELOG_BUCKETS % 2)
+              == WAN_OK);
+        wan_changelog_may_read(&shared->changelog, n % CHANGELOG_BUCKETS, wan_monotonic_us());
         sched_yield();
     }
-    for (uint32_t n = 0; n < TAIL_BUCKETS; n++) CHECK(wan_tail_set_copies(&shared->tail, n, copies, 1) == WAN_OK);
+    for (uint32_t n = 0; n < CHANGELOG_BUCKETS; n++)
+        CHECK(wan_changelog_set_replicas(&shared->changelog, n, replicas, 1) == WAN_OK);
     return NULL;
 }
 
-static void a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake_up(void)
+static void a_change_that_is_replicated_is_at_the_replica_and_nobody_waits_for_a_lost_wake_up(void)
 {
-    static shared_tail shared;
+    static shared_changelog shared;
     memset(&shared, 0, sizeof shared);
-    CHECK(wan_tail_init(&shared.tail, TAIL_BUCKETS, TAIL_BUCKETS, 1) == WAN_OK);
-    shared.lane.wake_file = eventfd(0, EFD_NONBLOCK);
-    shared.lane.rest_file = eventfd(0, EFD_NONBLOCK);
-    shared.lane.run = run_beside;
-    shared.lane.runner = &shared;
-    CHECK(wan_tail_add_lane(&shared.tail, 0, &shared.lane) == WAN_OK);
-    CHECK(wan_tail_hear(&shared.tail, WAN_HEARS_LED) == WAN_OK);
-    const wan_tail_copy copy = {.lane = 0, .state = WAN_COPY_WAITED};
-    for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
-        wan_tail_set_role(&shared.tail, n, WAN_TAIL_PRIMARY, 1, 1, 0);
-        CHECK(wan_tail_set_copies(&shared.tail, n, &copy, 1) == WAN_OK);
+    CHECK(wan_changelog_init(&shared.changelog, CHANGELOG_BUCKETS, CHANGELOG_BUCKETS, 1) == WAN_OK);
+    shared.repl_link.wake_file = eventfd(0, EFD_NONBLOCK);
+    shared.repl_link.rest_file = eventfd(0, EFD_NONBLOCK);
+    shared.repl_link.run = run_beside;
+    shared.repl_link.runner = &shared;
+    CHECK(wan_changelog_add_repl_link(&shared.changelog, 0, &shared.repl_link) == WAN_OK);
+    CHECK(wan_changelog_keep_notifications(&shared.changelog, WAN_NOTIFY_LED) == WAN_OK);
+    const wan_changelog_replica replica = {.repl_link = 0, .state = WAN_FOLLOWER_WAITED};
+    for (uint32_t n = 0; n < CHANGELOG_BUCKETS; n++) {
+        wan_changelog_set_role(&shared.changelog, n, WAN_REPLICA_PRIMARY, 1, 1, 0);
+        CHECK(wan_changelog_set_replicas(&shared.changelog, n, &replica, 1) == WAN_OK);
     }
-    shared.making = 2 * TAIL_MAKERS;
+    shared.making = 2 * CHANGELOG_MAKERS;
     run_crews(&shared,
-              (crew[]){{make_changes, TAIL_MAKERS},
-                       {shelve_changes, TAIL_MAKERS},
-                       {run_lane, 1},
-                       {change_copies, 1},
+              (crew[]){{make_changes, CHANGELOG_MAKERS},
+                       {add_pending_changes, CHANGELOG_MAKERS},
+                       {run_repl_link, 1},
+                       {change_replicas, 1},
                        {tell_changes, 1}},
               5);
     uint64_t last = 0;
-    for (uint32_t n = 0; n < TAIL_BUCKETS; n++) {
-        last += shared.tail.buckets[n].last;
-        CHECK(shared.told[n] == shared.tail.buckets[n].counted);
+    for (uint32_t n = 0; n < CHANGELOG_BUCKETS; n++) {
+        last += shared.changelog.buckets[n].log_end;
+        CHECK(shared.told[n] == shared.changelog.buckets[n].high_watermark);
     }
     CHECK(last == shared.made && shared.made > 100);
-    printf("  tail: %" PRIu64 " changes in %" PRIu64 " acknowledgements, %" PRIu64 " times beside the lane's thread\n",
+    printf("  change log: %" PRIu64 " changes in %" PRIu64 " acknowledgements, %" PRIu64
+           " times beside the replication link's thread\n",
            shared.made, shared.acknowledgements, shared.beside);
-    close(shared.lane.wake_file);
-    close(shared.lane.rest_file);
-    wan_tail_close(&shared.tail);
+    close(shared.repl_link.wake_file);
+    close(shared.repl_link.rest_file);
+    wan_changelog_close(&shared.changelog);
 }
 
 /* A slab and a limit. Threads take and give pieces and arrays, others measure and ask. */
@@ -797,8 +808,8 @@ int main(int count, char **arguments)
         {"what group commit acknowledged is on the disk", what_group_commit_acknowledged_is_on_the_disk},
         {"stamps ascend in every thread, and threads have numbers of their own",
          stamps_ascend_in_every_thread_and_threads_have_numbers_of_their_own},
-        {"a change that counts is at the copy, and nobody waits for a lost wake-up",
-         a_change_that_counts_is_at_the_copy_and_nobody_waits_for_a_lost_wake_up},
+        {"a change that is replicated is at the replica, and nobody waits for a lost wake-up",
+         a_change_that_is_replicated_is_at_the_replica_and_nobody_waits_for_a_lost_wake_up},
         {"a limit counts what threads take and give back", a_limit_counts_what_threads_take_and_give_back},
         {0}};
     uint64_t seconds = count > 1 ? strtoull(arguments[1], NULL, 10) : 2;

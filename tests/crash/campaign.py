@@ -190,12 +190,12 @@ class World:
         victims = self.chance.choice(all_or_one)
         how = self.chance.random()
         if how < 0.25:
-            self._hear(self.chance.uniform(0, STARTING_S))
+            self._receive(self.chance.uniform(0, STARTING_S))
             self.counts["killed while starting"] += 1
         else:
             for member in self.members:
                 member.wait_until_ready()
-            self._hear(self.chance.uniform(0, UNDER_LOAD_S))
+            self._receive(self.chance.uniform(0, UNDER_LOAD_S))
             self.counts["killed under load"] += how >= 0.45
         if closes := 0.25 <= how < 0.45:
             self._begin_close(victims)
@@ -211,7 +211,7 @@ class World:
         if self.remotes[0].member in victims and self.first not in victims:
             self._check_acknowledged_is_on_disk(self.remotes[0])
         if self.first in victims:
-            self._hear(5.0)  # To the end of the pipe.
+            self._receive(5.0)  # To the end of the pipe.
             for writer, number in enumerate(self.next):
                 self.written.note(writer, number, in_doubt=True)
                 self.next[writer] += 1
@@ -229,7 +229,7 @@ class World:
             member.hold_disk()
         for member in members:
             member.begin_stop()
-        self._hear(self.chance.uniform(0, CLOSING_S))
+        self._receive(self.chance.uniform(0, CLOSING_S))
 
     def _end_close(self, member: Member) -> None:
         """It is killed in its close, or the disk goes on and so does the close."""
@@ -303,7 +303,7 @@ class World:
                 clone.let_go()
         shutil.rmtree(folder)
 
-    def _hear(self, seconds: float) -> None:
+    def _receive(self, seconds: float) -> None:
         """Lets the writers work for `seconds` from now, and returns what they did."""
         for writer, outcome, number in self.first.outcomes(seconds):
             assert number == self.next[writer], (
@@ -333,8 +333,8 @@ class World:
         """The writers pause and the queues drain: then everything acknowledged is at all sites, once, and the ledgers
         say so.
         """
-        self.first.ask("pause", meanwhile=lambda: self._hear(0.01))
-        self._hear(0.0)
+        self.first.ask("pause", meanwhile=lambda: self._receive(0.01))
+        self._receive(0.0)
         for sender in self.members[:-1]:  # In the order in which events go.
             ledger = self._drain(sender)
             assert ledger["balanced"] and ledger["queued"] == ledger["distributed"] + ledger["conflated"], ledger

@@ -5,7 +5,7 @@ A checksum stops random bytes at the door, so the grammar here writes every fram
 checksum, and then says in it what no honest peer says.
 """
 
-from . import calls, columns, dispatcher, fields, lane, receiver, rows
+from . import calls, columns, dispatcher, fields, receiver, repl_link, rows
 
 FUZZERS = {
     "receiver": receiver.run,
@@ -13,6 +13,6 @@ FUZZERS = {
     "rows": rows.run,
     "columns": columns.run,
     "calls": calls.run,
-    "lane": lane.run,
+    "lane": repl_link.run,
     "fields": fields.run,
 }

@@ -44,36 +44,36 @@ from records import (
     split_frames,
 )
 
-from . import calls, lane
+from . import calls, repl_link
 from .receiver import packed_frame
 
 # The fields of a layout and their bytes, in order. Zeros have fields of their own; a checksum is made anew.
 HEAD = "magic:4 type:1 flags:1 zero:2 length:4 checksum:4 raw_length:4 count:4 id:8"
 BATCH_HEAD = "sections:4 zero:4"
-SECTION = "partition:4 count:4 first:8 through:8 settled:8 bytes:4 unsure:4 duplicates:4 zero:4"
+SECTION = "partition:4 count:4 first:8 through:8 acknowledged:8 bytes:4 unsure:4 duplicates:4 zero:4"
 RECORD = (
     "value_length:4 key_length:2 callback_length:2 stamp:8 event_sequence:8 event_member:4 event_thread:4 region:2"
     " flags:1 recipients_count:1 stamp_site:1 origin_site:1 operation_and_key_form:1 other_forms:1"
 )
 SEQUENCE = "sequence:8"
-STREAM_NAME = "region:2 bucket:2 buckets:2 zero:2 life:8"
+STREAM_NAME = "region:2 bucket:2 buckets:2 zero:2 timeline:8"
 ACK_HEAD = "credit:4 failures:4 credit_bytes:8"
 FAILURES = "partition:4 reason:4 sequence:8"
 REWIND_TO = "partition:4 zero:4 expected:8"
 FLOOR = "stamp:8 site:1 zero:7 sites:32"
-POSITION = "partition:4 unsettled:4 last:8 mount:8"
-LANE_REGION = "number:4 buckets:4 length:4 zero:4"
-LANE_SECTION = "region:4 bucket:4 life:8 epoch:8 transfer:8 first:8 counted:8 heard:8 count:4 bytes:4"
+POSITION = "partition:4 unacknowledged:4 last:8 mount:8"
+REPL_REGION = "number:4 buckets:4 length:4 zero:4"
+REPL_SECTION = "region:4 bucket:4 timeline:8 epoch:8 transfer:8 first:8 high_watermark:8 notified:8 count:4 bytes:4"
 ENTRY = "bytes:4 decided:4 found:4 outcome:1 form:1 flags:1 kind:1"
 IDENTITY = "caller:8 call:8"
 CLEARED = "entries:8"
 VERDICT = "sender:8 bytes:4 what:1 has_value:1 form:1 zero:1"
-PIECE = "region:4 bucket:4 life:8 epoch:8 transfer:8 through:8 count:4 bytes:4 shards:4 part:1 is_last:1 zero:2"
+PIECE = "region:4 bucket:4 timeline:8 epoch:8 transfer:8 through:8 count:4 bytes:4 shards:4 part:1 is_last:1 zero:2"
 TOMBSTONE = "hash:8 stamp:8"
 REMEMBERED = "caller:8 call:8 sequence:8 rows:4 changed:4 found:4 outcome:1 form:1 state:1 kind:1"
 QUEUED = "sender:8 sequence:8 bytes:4 never_there:4"
-ITEM = "region:4 bucket:4 life:8 epoch:8 sequence:8 kind:1 zero:7"
-SETTLED_ITEM = "sender:8 life:8 after:8 through:8 explained:8 region:4 bucket:4 exceptions:4 leads:1 zero:3"
+ITEM = "region:4 bucket:4 timeline:8 epoch:8 sequence:8 kind:1 zero:7"
+REMOVAL_ITEM = "sender:8 timeline:8 after:8 through:8 explained:8 region:4 bucket:4 exceptions:4 leads:1 zero:3"
 EXCEPTION = "first:8 count:4 reason:1 failure:1 zero:2"
 CALL = (
     "magic:4 kind:1 flags:1 form:1 condition:1 length:4 checksum:4 id:4 region:2 within:2 bucket:4 count:4 epoch:8"
@@ -87,7 +87,7 @@ IS_SANITIZED = "libasan" in os.environ.get("LD_PRELOAD", "")  # What is given ba
 NOW_US = 10_000_000
 PARTITIONS = 4
 _LIBC = ctypes.CDLL(None)
-_lanes = itertools.count()
+_repl_links = itertools.count()
 
 
 class Field(NamedTuple):
@@ -164,7 +164,7 @@ def to_receiver() -> list[Whole]:
     packed = Whole("BATCH, packed", packed_frame(Random(1), batch, 0, count)).lay(HEAD, 0, "header ")
     assert packed.data[32:].startswith(lz4.block.compress(batch, store_size=False))
     floors = encode_floors({3: Floor(1 << 20, frozenset({1, 2}))})
-    stream = Whole("STREAM", make_stream(PARTITIONS + 1, bucket=1, buckets=3, life=2))
+    stream = Whole("STREAM", make_stream(PARTITIONS + 1, bucket=1, buckets=3, timeline=2))
     return [
         framed("REGION", REGION, b"other", 2),
         stream.lay(HEAD, 0, "header ").lay(STREAM_NAME, 32),
@@ -176,14 +176,14 @@ def to_receiver() -> list[Whole]:
     ]
 
 
-def hear_as_receiver(frame: bytes, source: Random) -> bool:
+def receive_as_receiver(frame: bytes, source: Random) -> bool:
     floors: list[Any] = []
     cores = {name: _core.RegionCore(f"fields-{name}", _core.Clock(), site=2) for name in ("data", "other")}
     memory, counts = _core.SourceMemory(PARTITIONS, _core.StreamMemory()), _core.ReceiverCounts()
     session = _core.ReceiverSession(
         memory, counts, cores.get, None, on_floors=lambda data: floors.extend(decode_floors(data).items())
     )
-    before = _core.pack_frame(REGION, b"data", 1) + make_stream(PARTITIONS, life=1)
+    before = _core.pack_frame(REGION, b"data", 1) + make_stream(PARTITIONS, timeline=1)
     goes_on = feed(session.receive_data, before + frame, source)
     sent = split_frames(drained(session.data_to_send)) if goes_on else []
     assert all(each.type in (FRAME_ACK, REWIND, PONG, 14) for each in sent), sent
@@ -207,7 +207,7 @@ def to_dispatcher() -> list[Whole]:
     ]
 
 
-def hear_as_dispatcher(frame: bytes, source: Random) -> bool:
+def receive_as_dispatcher(frame: bytes, source: Random) -> bool:
     queue = _core.EventQueue("fields", remote_site=2, partitions=PARTITIONS, dispatchers=1)
     queue.running = True
     region = _core.RegionCore("fields-sender", _core.Clock(), site=1, stores=False)
@@ -227,118 +227,128 @@ def hear_as_dispatcher(frame: bytes, source: Random) -> bool:
     return goes_on
 
 
-# --- lanes ---
+# --- replication links ---
 
 
 def _bucket_keys(bucket: int) -> list[bytes]:
-    return [key for key in (b"k%d" % n for n in range(40)) if lane.bucket_of(key) == bucket]
+    return [key for key in (b"k%d" % n for n in range(40)) if repl_link.bucket_of(key) == bucket]
 
 
-def to_lane_receiver() -> list[Whole]:
+def to_repl_receiver() -> list[Whole]:
     key, learned = _bucket_keys(0)[0], _bucket_keys(1)[0]
-    decided = lane.enters(lane.SENDER)
+    decided = repl_link.enters(repl_link.SENDER)
     entries = [
-        lane.entry(key, b"value", decided=decided, found=b"found", flags=3),
-        lane.forget(8),
-        lane.clear_entry(4, number=2),
+        repl_link.entry(key, b"value", decided=decided, found=b"found", flags=3),
+        repl_link.forget(8),
+        repl_link.clear_entry(4, number=2),
     ]
-    data = lane.changes([lane.section(entries, 1, counted=1)], 1)
-    at = 32 + 8 + size_of(LANE_SECTION)
-    whole = Whole("LANE_CHANGES", data).lay(HEAD, 0, "header ").lay(BATCH_HEAD, 32).lay(LANE_SECTION, 40, "section ")
+    data = repl_link.changes([repl_link.section(entries, 1, high_watermark=1)], 1)
+    at = 32 + 8 + size_of(REPL_SECTION)
+    whole = Whole("REPL_CHANGES", data).lay(HEAD, 0, "header ").lay(BATCH_HEAD, 32).lay(REPL_SECTION, 40, "section ")
     whole.lay(ENTRY, at, "entry ").lay(IDENTITY, at + 16, "entry ").lay(RECORD, at + 32, "record ")
-    whole.lay(VERDICT, at + len(entries[0]) - len(lane.padded(b"found")) - len(decided), "decided ")
+    whole.lay(VERDICT, at + len(entries[0]) - len(repl_link.padded(b"found")) - len(decided), "decided ")
     at += len(entries[0])
     whole.lay(ENTRY, at, "forgotten ").lay(IDENTITY, at + 16, "forgotten ")
     at += len(entries[1])
     whole.lay(ENTRY, at, "cleared ").lay(IDENTITY, at + 16, "cleared ").lay(CLEARED, at + 32, "cleared ")
 
-    def image(name: str, pieces: list[bytes], part: int, *layouts: tuple[str, int]) -> Whole:
-        made = Whole(name, lane._core.pack_frame(lane.IMAGE, lane.piece(pieces, 5, bucket=1, part=part), 1))
+    def snapshot(name: str, pieces: list[bytes], part: int, *layouts: tuple[str, int]) -> Whole:
+        made = Whole(
+            name, repl_link._core.pack_frame(repl_link.SNAPSHOT, repl_link.piece(pieces, 5, bucket=1, part=part), 1)
+        )
         made.lay(HEAD, 0, "header ").lay(PIECE, 32, "piece ")
         for layout, offset in layouts:
             made.lay(layout, 32 + size_of(PIECE) + offset, "item ")
         return made
 
     event = make_record(learned, b"v")
-    queued = struct.pack("<QQII", lane.SENDER, 4, len(event), 0) + event
-    left = struct.pack("<QQII", lane.SENDER, 2, 0, 0)
+    queued = struct.pack("<QQII", repl_link.SENDER, 4, len(event), 0) + event
+    left = struct.pack("<QQII", repl_link.SENDER, 2, 0, 0)
     first = struct.pack("<QQQIIIBBBB", 0, 0, 5, 0, 0, 0, 0, 0, 0, 0)
-    call = struct.pack("<QQQIIIBBBB", 9, 1, 4, 0, 0, 5, 0, 0, 1, 1) + lane.padded(b"found")
-    settled = lane.settled_frame([{"sender": lane.SENDER, "through": 3, "explained": 1, "exceptions": [(2, 1, 3)]}])
-    regions = Whole("LANE_REGIONS", lane.region_frame(2, "another")).lay(HEAD, 0, "header ").lay(LANE_REGION, 32)
-    item = size_of(SETTLED_ITEM)
+    call = struct.pack("<QQQIIIBBBB", 9, 1, 4, 0, 0, 5, 0, 0, 1, 1) + repl_link.padded(b"found")
+    removals = repl_link.removal_frame(
+        [{"sender": repl_link.SENDER, "through": 3, "explained": 1, "exceptions": [(2, 1, 3)]}]
+    )
+    regions = Whole("REPL_REGIONS", repl_link.region_frame(2, "another")).lay(HEAD, 0, "header ").lay(REPL_REGION, 32)
+    item = size_of(REMOVAL_ITEM)
     return [
         regions,
         whole,
-        image("LANE_IMAGE of entries", [lane.entry(learned, b"v", found=bytes(8))], 0, (ENTRY, 0), (RECORD, 16)),
-        image("LANE_IMAGE of tombstones", [struct.pack("<QQ", _core.key_hash(learned), 1 << 30)], 1, (TOMBSTONE, 0)),
-        image("LANE_IMAGE of calls", [first, call], 2, (REMEMBERED, 0), (REMEMBERED, size_of(REMEMBERED))),
-        image("LANE_IMAGE of events", [left, queued], 3, (QUEUED, 0), (QUEUED, 24), (RECORD, 48)),
-        Whole("LANE_SETTLED", settled)
+        snapshot(
+            "REPL_SNAPSHOT of entries", [repl_link.entry(learned, b"v", found=bytes(8))], 0, (ENTRY, 0), (RECORD, 16)
+        ),
+        snapshot(
+            "REPL_SNAPSHOT of tombstones", [struct.pack("<QQ", _core.key_hash(learned), 1 << 30)], 1, (TOMBSTONE, 0)
+        ),
+        snapshot("REPL_SNAPSHOT of calls", [first, call], 2, (REMEMBERED, 0), (REMEMBERED, size_of(REMEMBERED))),
+        snapshot("REPL_SNAPSHOT of events", [left, queued], 3, (QUEUED, 0), (QUEUED, 24), (RECORD, 48)),
+        Whole("REPL_REMOVAL", removals)
         .lay(HEAD, 0, "header ")
         .lay(BATCH_HEAD, 32)
-        .lay(SETTLED_ITEM, 40, "item ")
+        .lay(REMOVAL_ITEM, 40, "item ")
         .lay(EXCEPTION, 40 + item, "exception "),
-        framed("PING of a lane", PING, b"", 1),
+        framed("PING of a replication link", PING, b"", 1),
     ]
 
 
-def _shared(name: str) -> tuple[_core.RegionCore, _core.Tail, _core.EventQueue]:
-    core = _core.RegionCore(name, _core.Clock(), site=1, buckets=lane.BUCKETS)
-    tail = _core.Tail(lane.BUCKETS, core.shards)
-    core.share(tail, None, False)
-    queue = _core.EventQueue("ln", remote_site=2, partitions=lane.BUCKETS, by_bucket=True)
+def _shared(name: str) -> tuple[_core.RegionCore, _core.Changelog, _core.EventQueue]:
+    core = _core.RegionCore(name, _core.Clock(), site=1, buckets=repl_link.BUCKETS)
+    changelog = _core.Changelog(repl_link.BUCKETS, core.shards)
+    core.share(changelog, None, False)
+    queue = _core.EventQueue("ln", remote_site=2, partitions=repl_link.BUCKETS, by_bucket=True)
     core.attach([queue])
-    return core, tail, queue
+    return core, changelog, queue
 
 
-def hear_as_copy(frame: bytes, source: Random) -> bool:
-    name = f"fields-lane{next(_lanes) % 8}"
-    core, tail, queue = _shared(name)
-    for bucket, role in enumerate((_core.TAIL_COPY, _core.TAIL_LEARNER, _core.TAIL_COPY)):
-        transfer = lane.TRANSFER * (role == _core.TAIL_LEARNER)
-        tail.set_role(bucket, role, lane.LIFE, lane.EPOCH, transfer, 7)
-        tail.set_holders(bucket, [7])
-    receiver = _core.LaneReceiver({name: core}.get, 5000, 7)
+def receive_as_replica(frame: bytes, source: Random) -> bool:
+    name = f"fields-replication link{next(_repl_links) % 8}"
+    core, changelog, queue = _shared(name)
+    for bucket, role in enumerate((_core.REPLICA_IN_SYNC, _core.REPLICA_LEARNER, _core.REPLICA_IN_SYNC)):
+        transfer = repl_link.TRANSFER * (role == _core.REPLICA_LEARNER)
+        changelog.set_role(bucket, role, repl_link.TIMELINE, repl_link.EPOCH, transfer, 7)
+        changelog.set_holders(bucket, [7])
+    receiver = _core.ReplReceiver({name: core}.get, 5000, 7)
     session = receiver.open_session()
-    goes_on = feed(lambda data: session.receive_data(data, NOW_US), lane.region_frame(1, name) + frame, source)
+    goes_on = feed(lambda data: session.receive_data(data, NOW_US), repl_link.region_frame(1, name) + frame, source)
     sent = split_frames(drained(lambda: session.data_to_send(NOW_US))) if goes_on else []
     assert len([each for each in sent if each.id]) <= 1, sent
-    for bucket in range(lane.BUCKETS):
-        assert tail.state(bucket)["counted"] <= tail.last(bucket) < 1 << 63, tail.state(bucket)
-    lane.check_queue(queue)
-    assert receiver.promise.left_us(NOW_US) <= lane.PROMISE_KEPT_US
+    for bucket in range(repl_link.BUCKETS):
+        assert changelog.state(bucket)["high_watermark"] <= changelog.log_end(bucket) < 1 << 63, changelog.state(bucket)
+    repl_link.check_queue(queue)
+    assert receiver.read_lease.left_us(NOW_US) <= repl_link.READ_LEASE_KEPT_US
     return goes_on
 
 
-def to_lane_sender() -> list[Whole]:
-    answer = Whole("LANE_ANSWER", lane.answer([(1, 0, lane.LIFE, lane.EPOCH, 1, 0)], 1))
-    refusal = Whole("LANE_ANSWER without a question", lane.answer([(1, 0, lane.LIFE, lane.EPOCH + 1, 0, 1)], 0))
+def to_repl_sender() -> list[Whole]:
+    answer = Whole("REPL_ANSWER", repl_link.answer([(1, 0, repl_link.TIMELINE, repl_link.EPOCH, 1, 0)], 1))
+    refusal = Whole(
+        "REPL_ANSWER without a question", repl_link.answer([(1, 0, repl_link.TIMELINE, repl_link.EPOCH + 1, 0, 1)], 0)
+    )
     return [
         answer.lay(HEAD, 0, "header ").lay(BATCH_HEAD, 32).lay(ITEM, 40, "item "),
         refusal.lay(HEAD, 0, "header ").lay(BATCH_HEAD, 32).lay(ITEM, 40, "item "),
     ]
 
 
-def hear_as_primary(frame: bytes, source: Random) -> bool:
-    name = f"fields-lane{next(_lanes) % 8}"
-    core, tail, _ = _shared(name)
-    sender = _core.LaneSender(3, "a member", 5000)
-    tail.add_lane(3, sender)
-    for bucket in range(lane.BUCKETS):
-        tail.set_role(bucket, _core.TAIL_PRIMARY, lane.LIFE, lane.EPOCH)
+def receive_as_primary(frame: bytes, source: Random) -> bool:
+    name = f"fields-replication link{next(_repl_links) % 8}"
+    core, changelog, _ = _shared(name)
+    sender = _core.ReplSender(3, "a member", 5000)
+    changelog.add_repl_link(3, sender)
+    for bucket in range(repl_link.BUCKETS):
+        changelog.set_role(bucket, _core.REPLICA_PRIMARY, repl_link.TIMELINE, repl_link.EPOCH)
     core.put(_bucket_keys(0)[0], b"v")
-    for bucket in range(lane.BUCKETS):
-        tail.set_copies(bucket, [(3, _core.COPY_WAITED, 0, 0)])
+    for bucket in range(repl_link.BUCKETS):
+        changelog.set_replicas(bucket, [(3, _core.REPLICA_WAITED, 0, 0)])
     sender.add_region(1, name, core)
     session = sender.session
     drained(lambda: session.data_to_send(NOW_US))
     goes_on = feed(lambda data: session.receive_data(data, NOW_US), frame, source)
-    for bucket in range(lane.BUCKETS):
-        shown = tail.state(bucket)
-        assert shown["counted"] <= shown["last"] <= 1, shown
-        assert all(copy["acked"] <= shown["last"] for copy in shown["copies"]), shown
-    assert sender.promised_until_us <= NOW_US + lane.PROMISE_US
+    for bucket in range(repl_link.BUCKETS):
+        shown = changelog.state(bucket)
+        assert shown["high_watermark"] <= shown["log_end"] <= 1, shown
+        assert all(replica["acked"] <= shown["log_end"] for replica in shown["copies"]), shown
+    assert sender.read_lease_until_us <= NOW_US + repl_link.READ_LEASE_US
     sender.remove_region(name)
     return goes_on
 
@@ -364,7 +374,7 @@ def to_server() -> list[Whole]:
         whole("GET", calls.GET, key),
         whole("CHANGE", calls.CHANGE, record, (RECORD, 0)),
         whole("CHANGE under a condition", calls.CHANGE, record + b"expected", (RECORD, 0), condition=3),
-        whole("a repeated CHANGE", calls.CHANGE, record, (RECORD, 0), flags=calls.REPEAT, shard=lane.EPOCH),
+        whole("a repeated CHANGE", calls.CHANGE, record, (RECORD, 0), flags=calls.REPEAT, shard=repl_link.EPOCH),
         whole("ROWS", calls.ROWS, record + row, (RECORD, 0), (RECORD, len(record)), count=2),
         whole("COUNT", calls.COUNT),
         whole("SCAN", calls.SCAN, flags=2),
@@ -373,8 +383,8 @@ def to_server() -> list[Whole]:
     ]
 
 
-def hear_as_server(frame: bytes, source: Random) -> bool:
-    cores = {name: _core.RegionCore(name, _core.Clock(), site=1, buckets=lane.BUCKETS) for name in CALLED}
+def receive_as_server(frame: bytes, source: Random) -> bool:
+    cores = {name: _core.RegionCore(name, _core.Clock(), site=1, buckets=repl_link.BUCKETS) for name in CALLED}
     session = _core.CallSession(cores.get)
     before = calls.call(calls.REGION, CALLED[0].encode())
     goes_on = feed(lambda data: session.receive_data(data, 1), before + frame, source)
@@ -421,8 +431,8 @@ def to_caller() -> list[Whole]:
     ]
 
 
-def hear_as_caller(frame: bytes, source: Random) -> bool:
-    core = _core.RegionCore("fields-calls", _core.Clock(), site=1, buckets=lane.BUCKETS)
+def receive_as_caller(frame: bytes, source: Random) -> bool:
+    core = _core.RegionCore("fields-calls", _core.Clock(), site=1, buckets=repl_link.BUCKETS)
     route, line = calls.Route(core), _core.CallLine(None)
     steps = _core.CallSteps(route, None, b"k", b"v", (7, 1, 1), 1, None)
     assert steps.send(line, 1, 1_000_000)
@@ -453,7 +463,7 @@ def to_stage() -> list[Whole]:
     ]  # fmt: skip
 
 
-def hear_as_stage(frame: bytes, source: Random) -> bool:
+def receive_as_stage(frame: bytes, source: Random) -> bool:
     stage = _core.RowStage(None)
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -477,7 +487,7 @@ def to_sender_that_opens() -> list[Whole]:
     return [framed("KNOWN", _core.FRAME_KNOWN, position).lay(POSITION, 32)]
 
 
-def hear_as_sender_that_opens(frame: bytes, source: Random) -> bool:
+def receive_as_sender_that_opens(frame: bytes, source: Random) -> bool:
     try:
         _, padded, _ = _core.check_frame_header(frame[: FRAME.size])
         if len(frame) < FRAME.size + padded:
@@ -490,14 +500,14 @@ def hear_as_sender_that_opens(frame: bytes, source: Random) -> bool:
 
 # By session: what it is told, and what hears that.
 SESSIONS: dict[str, tuple[Callable[[], list[Whole]], Callable[[bytes, Random], bool]]] = {
-    "receiver": (to_receiver, hear_as_receiver),
-    "dispatcher": (to_dispatcher, hear_as_dispatcher),
-    "copy": (to_lane_receiver, hear_as_copy),
-    "primary": (to_lane_sender, hear_as_primary),
-    "server of calls": (to_server, hear_as_server),
-    "caller": (to_caller, hear_as_caller),
-    "stage of rows": (to_stage, hear_as_stage),
-    "sender that opens": (to_sender_that_opens, hear_as_sender_that_opens),
+    "receiver": (to_receiver, receive_as_receiver),
+    "dispatcher": (to_dispatcher, receive_as_dispatcher),
+    "copy": (to_repl_receiver, receive_as_replica),
+    "primary": (to_repl_sender, receive_as_primary),
+    "server of calls": (to_server, receive_as_server),
+    "caller": (to_caller, receive_as_caller),
+    "stage of rows": (to_stage, receive_as_stage),
+    "sender that opens": (to_sender_that_opens, receive_as_sender_that_opens),
 }
 # A right frame after which a connection ends.
 ENDS = {"BYE", "REWIND", "BYE to a sender", "ERROR"}
@@ -576,14 +586,14 @@ def kept_bytes() -> int:
 
 def run_session(name: str, source: Random) -> int:
     """Returns how many changes there were."""
-    told, hear = SESSIONS[name]
+    told, receive = SESSIONS[name]
     wholes, done = told(), 0
     for whole in wholes:
-        assert hear(whole.data, source) or whole.name in ENDS, f"a right {whole.name} is refused"
+        assert receive(whole.data, source) or whole.name in ENDS, f"a right {whole.name} is refused"
     for whole in wholes:
         for what, data in whole.changed():
             try:
-                hear(data, source)
+                receive(data, source)
             except BaseException as error:
                 raise AssertionError(f"{name}: {what}: {type(error).__name__}: {error}") from error
             done += 1

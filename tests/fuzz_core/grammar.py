@@ -45,7 +45,7 @@ class SectionPlan:
     partition: int
     first: int
     through: int
-    settled: int
+    acknowledged: int
     records: list[bytes] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
     count: int | None = None
@@ -76,7 +76,7 @@ def payload_of(plans: list[SectionPlan], sections: int | None = None) -> bytes:
             len(p.records) if p.count is None else p.count,
             p.first,
             p.through,
-            p.settled,
+            p.acknowledged,
             len(run) if p.size is None else p.size,
             0,
             p.duplicates,
@@ -114,7 +114,7 @@ def plan_records(source: Random, plan: SectionPlan, regions: list[int], most: in
 
 def spoil(source: Random, plan: SectionPlan) -> None:
     """Makes one number of a section wrong."""
-    name = source.choice(("partition", "first", "through", "settled", "count", "size", "duplicates"))
+    name = source.choice(("partition", "first", "through", "acknowledged", "count", "size", "duplicates"))
     plan.sequences = list(plan.sequences)
     bits = 32 if name in ("partition", "count", "size", "duplicates") else 64
     right = getattr(plan, name)

@@ -3,7 +3,7 @@ from two members of a site, which have streams in common.
 
 Whatever comes: the connection goes on or ends with a ProtocolError; a sequence is applied once; an acknowledgement
 names only failed events that its batch carried, each once; no more failures are remembered than events failed; and the
-life of a stream, and its last sequence within a life, only grow.
+timeline of a stream, and its last sequence within a timeline, only grow.
 """
 
 from __future__ import annotations
@@ -57,32 +57,34 @@ class Receiver:
         self.share(clock)
         self.happened: list[int] = []
         self.streams = _core.StreamMemory()
-        self.failing: set[tuple[int, int, int]] = set()  # Events of streams that may fail: partition, life, sequence.
+        self.failing: set[tuple[int, int, int]] = (
+            set()
+        )  # Events of streams that may fail: partition, timeline, sequence.
         self.members = [Member(self) for _ in range(2)]
 
     def share(self, clock: _core.Clock) -> None:
         region = self.regions["shared"] = _core.RegionCore(f"fuzz{next(_names)}", clock, site=2, buckets=BUCKETS)
-        self.tail, self.epoch = _core.Tail(BUCKETS, region.shards), 0
+        self.changelog, self.epoch = _core.Changelog(BUCKETS, region.shards), 0
         self.lead()
-        region.share(self.tail, None)
+        region.share(self.changelog, None)
 
     def lead(self) -> None:
         """Takes the lead of all buckets, under a new epoch."""
         self.epoch += 1
         for bucket in range(BUCKETS):
-            for role in (_core.TAIL_TAKING_OVER, _core.TAIL_PRIMARY):
-                self.tail.set_role(bucket, role, 1, self.epoch)
+            for role in (_core.REPLICA_TAKING_OVER, _core.REPLICA_PRIMARY):
+                self.changelog.set_role(bucket, role, 1, self.epoch)
 
     def follow(self) -> None:
         """Loses the lead of a bucket."""
-        self.tail.set_role(self.source.randrange(BUCKETS), _core.TAIL_COPY, 1, self.epoch)
+        self.changelog.set_role(self.source.randrange(BUCKETS), _core.REPLICA_IN_SYNC, 1, self.epoch)
 
     def apply(self, core: object, record: bytes, place: tuple[int, int, bool]) -> int:
         self.happened.append(place[1])
         return self.source.choice((0, 0, 0, 5))
 
     def known(self) -> dict[int, tuple[int, int]]:
-        """The newest life of each stream, and its last sequence."""
+        """The newest timeline of each stream, and its last sequence."""
         return {
             partition: (self.streams.last(name.decode(), 1) or [(0, 0)])[0] for partition, (name, _) in STREAMS.items()
         }
@@ -115,10 +117,12 @@ class Member:
         self.sent: dict[int, tuple[list[SectionPlan], Counter[int]]] = {}
         self.named: Counter[int] = Counter()  # By partition: how often the name of a stream was sent.
         self.through: dict[tuple[int, int], int] = {}  # The same with the number of that name.
-        self.lives = {partition: self.source.choice((1, 1, 2)) for partition in STREAMS}
+        self.timelines = {partition: self.source.choice((1, 1, 2)) for partition in STREAMS}
         self.session.receive_data(
             b"".join(frame(self.source, REGION, name, n) for name, n in STREAMS.values())
-            + b"".join(make_stream(partition, n, life=self.lives[partition]) for partition, (_, n) in STREAMS.items())
+            + b"".join(
+                make_stream(partition, n, timeline=self.timelines[partition]) for partition, (_, n) in STREAMS.items()
+            )
         )
 
     def plan(self) -> list[SectionPlan]:
@@ -148,10 +152,10 @@ class Member:
 
     def next_of_stream(self, partition: int) -> int:
         """Where a stream goes on: behind what its other member sent, or behind what this one did."""
-        life, last = self.receiver.known().get(partition, (0, 0))
+        timeline, last = self.receiver.known().get(partition, (0, 0))
         behind = self.through.get((partition, self.named[partition]), 0)
         behind = behind if behind < 1 << 62 else 0  # A section with spoiled numbers.
-        behind = max(last, behind) if life == self.lives.get(partition) and last < 1 << 39 else behind
+        behind = max(last, behind) if timeline == self.timelines.get(partition) and last < 1 << 39 else behind
         return behind + 1 if behind < 1 << 62 else 1
 
     def batch_frame(self) -> bytes:
@@ -172,20 +176,20 @@ class Member:
             if plan.partition < PARTITIONS:
                 self.failing.update((plan.partition, s) for s in plan.carried)
             else:
-                life = self.lives.get(plan.partition, 0)
-                self.receiver.failing.update((plan.partition, life, s) for s in plan.carried)
+                timeline = self.timelines.get(plan.partition, 0)
+                self.receiver.failing.update((plan.partition, timeline, s) for s in plan.carried)
         if source.random() < 0.2:
             return packed_frame(source, payload, number, count)
         return frame(source, BATCH, payload, number, count)
 
     def stream_frame(self) -> bytes:
-        """A later life of a stream, or anything else in the form of a stream's name."""
+        """A later timeline of a stream, or anything else in the form of a stream's name."""
         source = self.source
         if source.random() < 0.5:
             partition = source.choice(list(STREAMS))
-            self.lives[partition] += source.choice((1, 1, 1, 5))
+            self.timelines[partition] += source.choice((1, 1, 1, 5))
             self.named[partition] += 1
-            return make_stream(partition, STREAMS[partition][1], life=self.lives[partition])
+            return make_stream(partition, STREAMS[partition][1], timeline=self.timelines[partition])
         fields = STREAM_NAME.pack(*(odd_number(source, 1, bits) for bits in (16, 16, 16, 16, 64)))
         partition = odd_number(source, PARTITIONS)
         self.named[partition] += 1

@@ -46,7 +46,7 @@ def run(source: Random) -> None:
             payload = payload_of(plans)
             right = right and (
                 payload == before
-                or (plans[0].settled < first and payload[:32] + payload[40:] == before[:32] + before[40:])
+                or (plans[0].acknowledged < first and payload[:32] + payload[40:] == before[:32] + before[40:])
             )
         total = sum(len(p.records) for p in plans)
         if source.random() < 0.03:

@@ -49,7 +49,7 @@ def _told(head: list[str], what: str) -> str:
 
 def read_mutations(folder: Path = FOLDER) -> list[Mutation]:
     """Returns all mutations of a folder, by their names."""
-    return [read_mutation(path) for path in sorted(folder.glob("*.patch"))]
+    return [read_mutation(path) for path in sorted(folder.glob("*.patch"), key=lambda path: path.stem)]
 
 
 def apply_patch(mutation: Mutation, tree: Path, *options: str) -> str:

@@ -20,7 +20,7 @@ SECRET_KEYS = ["s0", "s1"]  # Refused by filters where a link has one.
 POISON_KEYS = ["p0", "p1"]  # Fail at receivers until the end.
 POISONED = 4
 CREATE, UPDATE, DESTROY = 0, 1, 2
-SILENCE_US = 2_000_000
+RECEIVE_TIMEOUT_US = 2_000_000
 _WENT = itemgetter(
     "events",
     "distributed",
@@ -111,7 +111,7 @@ class Link:
         self.applied: set[tuple[int, int]] = set()  # Ever.
         self.excused: set[tuple[int, int]] = set()  # Filtered or parked.
         self.conflated: set[tuple[int, int]] = set()  # Replaced by a newer update; may yet arrive, late and harmless.
-        self.settled = [0] * self.partitions  # Looked at up to here.
+        self.removed_before = [0] * self.partitions  # Looked at up to here.
         # Broken promises that `apply` saw. An exception there would be taken for a failed event.
         self.wrong: list[str] = []
 
@@ -228,7 +228,7 @@ class Link:
             return self.apply_ahead(core, fields, connection)
         if place in connection.known.applied:
             self.wrong.append(f"{place} of key {key} was applied twice")
-        if place[1] <= self.settled[place[0]] and place not in self.conflated:
+        if place[1] <= self.removed_before[place[0]] and place not in self.conflated:
             self.wrong.append(f"{place} of key {key} was applied after it was settled")
         if connection.known.last_of_key.get(key, (place[0], 0)) >= place:
             self.wrong.append(f"{place} of key {key} was applied after {connection.known.last_of_key[key]}")
@@ -285,16 +285,16 @@ class Link:
             raise AssertionError(f"ledger: {counts}")  # Said only then: this comes after every step of every link.
         must(not self.wrong, "; ".join(self.wrong))
         for partition, (removed, peeked, appended) in enumerate(self.queue.positions()):
-            if not self.settled[partition] <= removed <= peeked <= appended:
+            if not self.removed_before[partition] <= removed <= peeked <= appended:
                 raise AssertionError(
                     f"positions of partition {partition}: {removed}, {peeked}, {appended}; removed was "
-                    f"{self.settled[partition]}"
+                    f"{self.removed_before[partition]}"
                 )
-            for sequence in range(self.settled[partition] + 1, removed + 1):
-                self._check_settled(partition, sequence)
-            self.settled[partition] = removed
+            for sequence in range(self.removed_before[partition] + 1, removed + 1):
+                self._check_removed(partition, sequence)
+            self.removed_before[partition] = removed
 
-    def _check_settled(self, partition: int, sequence: int) -> None:
+    def _check_removed(self, partition: int, sequence: int) -> None:
         place = partition, sequence
         key, operation = self.events.get(place, (None, None))  # None: it was conflated before anybody looked.
         newest = self.last_update.get((partition, key), 0)
@@ -329,7 +329,7 @@ class Connection:
         credit = rng.choice(((1_000_000, 64 << 20), (1_000_000, 64 << 20), (5, 1 << 20), (0, 0)))
         self.dispatcher.connected(*credit, now_us)
         self.receiver_open = True
-        self.last_heard_us = now_us
+        self.last_received_us = now_us
 
     def pump(self, now_us: int) -> None:
         """Carries the bytes of both ends to the other one. ProtocolError: the dispatcher gives up."""
@@ -337,11 +337,11 @@ class Connection:
             self.out.send(data, now_us)
         self.pump_receiver(now_us)
         if not self.dispatcher.in_flight:
-            self.last_heard_us = now_us
+            self.last_received_us = now_us
         for piece in self.back.arrivals(now_us):
-            self.last_heard_us = now_us
+            self.last_received_us = now_us
             self.dispatcher.receive_data(piece, now_us)
-        if now_us - self.last_heard_us > SILENCE_US:
+        if now_us - self.last_received_us > RECEIVE_TIMEOUT_US:
             # As the loop around the session says: a damaged length can make it wait for ever.
             raise ProtocolError("no answer")
         if not self.receiver_open and not len(self.back):

@@ -74,7 +74,7 @@ class LoggedLink(Link):
         "applied",
         "excused",
         "conflated",
-        "settled",
+        "removed_before",
         "versions",
         "newest",
         "durable",
@@ -142,7 +142,7 @@ class LoggedLink(Link):
             setattr(found, name, getattr(self, name))
         found.may_tie = True
         found.connections = [None] * self.dispatchers
-        found.settled = [0] * self.partitions
+        found.removed_before = [0] * self.partitions
         return found
 
     def open_queues(self) -> tuple[Any, Any]:
@@ -249,11 +249,11 @@ class LoggedLink(Link):
         whatever the region had lost of it."""
         if self.queue.positions() == before or fields["place"] is None:
             return
-        source, era, _, place_in = STREAM_PLACE.unpack(fields["place"])
+        source, timeline, _, place_in = STREAM_PLACE.unpack(fields["place"])
         # Sequences of another mount may stand for other events: a queue recognises those of the newest mount alone.
         for each in list(self.taken):
             other = STREAM_PLACE.unpack(each)
-            if (other[0], other[3]) == (source, place_in) and other[1] != era:
+            if (other[0], other[3]) == (source, place_in) and other[1] != timeline:
                 del self.taken[each]
         for partition, sequence, record in self.queue.records(1 << 30):
             found = _core.record_fields(record) if sequence > before[partition][2] else {}
@@ -281,8 +281,8 @@ class LoggedLink(Link):
                 )
         self.durable = durable
 
-    def _check_settled(self, partition: int, sequence: int) -> None:
-        super()._check_settled(partition, sequence)
+    def _check_removed(self, partition: int, sequence: int) -> None:
+        super()._check_removed(partition, sequence)
         place = partition, sequence
         if place in self.applied and place not in self.excused and place not in self.conflated:
             key, version = self.versions[place]
@@ -316,11 +316,11 @@ class LoggedLink(Link):
                 self._lose_behind(partition, appended)
             self._forget_behind(partition, appended)
             self.forget_taken(partition, appended)
-            for sequence in range(self.settled[partition] + 1, removed + 1):
+            for sequence in range(self.removed_before[partition] + 1, removed + 1):
                 self._check_event((partition, sequence), None)  # At the front, and a hole.
             for sequence in range(removed + 1, appended + 1):
                 self._check_event((partition, sequence), found.get((partition, sequence)))
-            self.settled[partition], self.recovered_through[partition] = removed, appended
+            self.removed_before[partition], self.recovered_through[partition] = removed, appended
             self.ever_recovered[partition] = max(appended, self.ever_recovered.get(partition, 0))
         self.durable = self.synced = self.queue.log_state()["durable"]
         self.newest.clear()

@@ -54,7 +54,7 @@ class MeshLink(Link):
         return [True] * len(records)
 
     def on_floors(self, data: bytes) -> None:
-        self.receiver.sources.hear(self.sender.site, str(self.sender.site), self.name, data)
+        self.receiver.sources.receive(self.sender.site, str(self.sender.site), self.name, data)
 
     def tell(self, low: int, reached: frozenset[int]) -> None:
         """As a sender's housekeeper does."""

@@ -1,6 +1,6 @@
 """Owns a campaign: worlds of a site of three members, with clients, in which something goes wrong again and again.
 
-After each world the histories of all keys are checked, and all copies are compared.
+After each world the histories of all keys are checked, and all replicas are compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from made_certificates import LOCAL, new_options
 from private_network import PrivateNetwork
 from pywan.testing.site_processes import MemberProcess
 
-from .decisions import Lives
+from .decisions import Timelines
 from .faults import END_S, FAULTS, MEMBER_TIMEOUT_MS, MEMBERS, Faults
 from .history import Call, Histories, read, shown, violations
 from .layouts import BUCKETS_OF_A_REPLICATE, LAYOUTS
@@ -93,7 +93,9 @@ class World:
             faults = Faults(site, self._chance, self._notes, network, self._begin_clients)
             self._rounds(site, faults, rounds)
             self._halt(site)
-            wait_until(lambda: why_no_rest(site, self._regions), "a healthy site is at rest, and its copies are equal")
+            wait_until(
+                lambda: why_no_rest(site, self._regions), "a healthy site is at rest, and its replicas are equal"
+            )
             self.histories = read(self._folder.glob("history-*"))
             self._read_all(site)
             self._end(site)
@@ -105,7 +107,7 @@ class World:
             if self._late and number == late_at:
                 self._create_late(site)
             if number == 0 or self._chance.random() < 0.6:  # Else the next fault meets a site that is not whole yet.
-                wait_until(lambda: why_not_whole(site, self._regions), "all buckets have their copies")
+                wait_until(lambda: why_not_whole(site, self._regions), "all buckets have their replicas")
             time.sleep(self._chance.uniform(0.1, 0.6))
             fault = self._chance.choice(self._faults)
             self._happened.append(fault)
@@ -177,16 +179,16 @@ class World:
             raise CampaignFailure(f"after their end the members have left {', '.join(sorted(found - kept))}")
 
     def _check(self, site: Site) -> None:
-        lives = Lives(self._notes, site.ended_at)
-        self.counts["buckets that began anew, empty"] += lives.count
-        self.counts["buckets left out"] += len(lives.left_out)
-        if lives.unproved:
-            raise CampaignFailure("\n".join(lives.unproved[:5]))
+        timelines = Timelines(self._notes, site.ended_at)
+        self.counts["buckets that began anew, empty"] += timelines.count
+        self.counts["buckets left out"] += len(timelines.left_out)
+        if timelines.unproved:
+            raise CampaignFailure("\n".join(timelines.unproved[:5]))
         calls = [each for some in self.histories.values() for each in some]
         self.counts["operations"] += sum(not each.is_unknown for each in calls)
         self.counts["operations in doubt"] += sum(each.is_unknown for each in calls)
         buckets = {each["name"]: int(each.get("total_num_buckets", BUCKETS_OF_A_REPLICATE)) for each in self._regions}
-        wrong, counts = violations(self.histories, lives, buckets)
+        wrong, counts = violations(self.histories, timelines, buckets)
         self.counts += counts
         if wrong:
             names = ", ".join(f"{each.key} of {each.region}" for each in wrong)

@@ -27,19 +27,19 @@ _LOST = b'"the file is lost"\n'
 def note_decisions(path: Path) -> None:
     """From now on the coordinator of this process notes its decisions."""
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    unheard: set[BucketKey] = set()
+    undecided: set[BucketKey] = set()
 
     def note(store: Store) -> None:
         buckets = [
-            [*key, bucket.life, bucket.inherits, [str(each) for each in (*bucket.in_sync, *bucket.leaving)]]
+            [*key, bucket.timeline, bucket.inherits, [str(each) for each in (*bucket.isr, *bucket.leaving)]]
             for key, bucket in store.buckets
-            if bucket is not None and bucket.primary is not None and key not in unheard
+            if bucket is not None and bucket.primary is not None and key not in undecided
         ]
         processes = {str(each): profile.process for each, profile in store.members if profile is not None}
         if buckets or processes:
             line = {
                 "at": time.monotonic(),
-                "generation": store.generation,
+                "generation": store.recovery_epoch,
                 "processes": processes,
                 "buckets": buckets,
             }
@@ -48,8 +48,8 @@ def note_decisions(path: Path) -> None:
     class NotingCoordinator(Coordinator):
         def take_actions(self) -> list[Action]:
             actions = super().take_actions()
-            unheard.clear()
-            unheard.update(self.reports.undecided)  # Of these, members that know later decisions may yet report them.
+            undecided.clear()
+            undecided.update(self.reports.undecided)  # Of these, members that know later decisions may yet report them.
             return actions
 
     class NotingJournal(Journal):
@@ -59,7 +59,7 @@ def note_decisions(path: Path) -> None:
 
         def read(self) -> list[Store]:
             stores = super().read()
-            unheard.clear()
+            undecided.clear()
             for store in stores:  # A coordinator that was killed may not have noted the last one.
                 note(store)
             return stores
@@ -82,21 +82,21 @@ class BucketOf(NamedTuple):
 
 
 class Reset(NamedTuple):
-    """A bucket began a new and empty life at some moment in between."""
+    """A bucket began a new and empty timeline at some moment in between."""
 
     since: float
     until: float
 
 
-class Lives:
+class Timelines:
     """The lives of all buckets of a site.
 
     Attributes:
-        resets: By bucket: where it began a new and empty life.
+        resets: By bucket: where it began a new and empty timeline.
         left_out: The buckets of which acknowledged changes may be gone, or come back, since the coordinator's file was
-            lost: decisions were made anew in place of lost ones, as nobody who was there knew of those; or a life went
-            on with what copies had that may have lacked the end. Each with what was seen.
-        unproved: New lives though a process that held the bucket had not been ended, in words.
+            lost: decisions were made anew in place of lost ones, as nobody who was there knew of those; or a timeline
+            went on with what replicas had that may have lacked the end. Each with what was seen.
+        unproved: New timelines though a process that held the bucket had not been ended, in words.
         files: How often the file was lost.
     """
 
@@ -113,16 +113,16 @@ class Lives:
         self.unproved: list[str] = []
         self.files = 0
         self._ended_at = ended_at
-        self._lives: dict[BucketOf, tuple[int, float]] = {}  # Each bucket's life, and since when.
+        self._timelines: dict[BucketOf, tuple[int, float]] = {}  # Each bucket's timeline, and since when.
         self._holders: dict[BucketOf, tuple[str, ...]] = {}
         # By incarnation. An incarnation may be named as a holder first when the next process of its name runs.
         self._processes: dict[str, str] = {}
-        self._generations: dict[BucketOf, int] = {}  # That of the last decision of each bucket.
+        self._recovery_epochs: dict[BucketOf, int] = {}  # That of the last decision of each bucket.
         self._forgotten: dict[BucketOf, int] = {}  # Buckets whose decisions were lost, with their generation.
         for line in path.read_bytes().splitlines(keepends=True):
             if line == _LOST:
                 self.files += 1
-                self._forgotten.update(self._generations)
+                self._forgotten.update(self._recovery_epochs)
             elif line.endswith(b"\n"):  # The last line of a process that was killed may be cut.
                 decision = json.loads(line)
                 self._processes.update(decision["processes"])
@@ -135,27 +135,27 @@ class Lives:
         return sum(map(len, self.resets.values()))
 
     def _take(
-        self, key: BucketOf, at: float, generation: int, life: int, inherits: int, holders: Collection[str]
+        self, key: BucketOf, at: float, recovery_epoch: int, timeline: int, inherits: int, holders: Collection[str]
     ) -> None:
-        if self._forgotten.get(key) == generation:
+        if self._forgotten.get(key) == recovery_epoch:
             self.left_out.setdefault(key, "decisions in place of lost ones")
-        known, since = self._lives.get(key, (life, at))
-        if life != known:
-            self._begin_life(key, life, inherits, known, since, at, {*holders})
+        known, since = self._timelines.get(key, (timeline, at))
+        if timeline != known:
+            self._begin_timeline(key, timeline, inherits, known, since, at, {*holders})
             since = at
-        self._lives[key] = life, since
-        self._generations[key] = generation
+        self._timelines[key] = timeline, since
+        self._recovery_epochs[key] = recovery_epoch
         self._holders[key] = tuple(holders)
 
-    def _begin_life(
-        self, key: BucketOf, life: int, inherits: int, known: int, since: float, at: float, holders: set[str]
+    def _begin_timeline(
+        self, key: BucketOf, timeline: int, inherits: int, known: int, since: float, at: float, holders: set[str]
     ) -> None:
-        if 0 < inherits <= known < life:
+        if 0 < inherits <= known < timeline:
             if not {*self._holders[key]} <= holders:
-                self.left_out.setdefault(key, "a life that may lack the end of the one before")
+                self.left_out.setdefault(key, "a timeline that may lack the end of the one before")
             return
-        if (inherits or life) < known:
-            self.left_out.setdefault(key, "an earlier life came back")
+        if (inherits or timeline) < known:
+            self.left_out.setdefault(key, "an earlier timeline came back")
             return
         ends = {each: self._ended_at(self._processes[each]) for each in self._holders[key]}
         alive = sorted(each for each, ended in ends.items() if ended > at)

@@ -67,8 +67,8 @@ class Faults:
         self._wait(0.0, 1.0)
         self._start(victim.name)
 
-    def _kill_copies(self) -> None:
-        """All processes that have a copy of some bucket are killed at once."""
+    def _kill_replicas(self) -> None:
+        """All processes that have a replica of some bucket are killed at once."""
         region = self._chance.choice(self.site.regions)["name"]
         tables = {name: process.ask("buckets", region) for name, process in self.site.members.items()}
         number = self._chance.randrange(len(tables[MEMBERS[0]]))
@@ -128,7 +128,7 @@ class Faults:
         self._start(victim.name)
 
     def _rolling(self) -> None:
-        """All members are ended and started again, one after the other. Nobody waits for copies in between."""
+        """All members are ended and started again, one after the other. Nobody waits for replicas in between."""
         for name in self._chance.sample(MEMBERS, len(MEMBERS)):
             self._end(name)
 
@@ -182,7 +182,7 @@ class Faults:
 
 # Those that take no longer than a few seconds, and each of them as often as it stands here. `slow` takes twenty.
 FAULTS = (
-    *("kill", "kill", "kill-copies", "kill-site", "pause", "two", "two", "end", "rolling"),
+    *("kill", "kill", "kill-replicas", "kill-site", "pause", "two", "two", "end", "rolling"),
     *("locator", "locator-away", "cut", "file", "nothing"),
 )
 ALL = (*FAULTS, "slow")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from linearizability import ABSENT, Operation, Verdict, check
 from pywan import _core
 
-from .decisions import BucketOf, Lives, Reset
+from .decisions import BucketOf, Reset, Timelines
 
 
 class KeyOf(NamedTuple):
@@ -67,11 +67,11 @@ def bucket_of(of: KeyOf, buckets: Mapping[str, int]) -> BucketOf:
     return BucketOf(of.region, ((_core.key_hash(of.key) >> 32) * buckets[of.region]) >> 32)
 
 
-def over_lives(operations: list[Call], resets: Iterable[Reset]) -> list[Operation]:
+def over_timelines(operations: list[Call], resets: Iterable[Reset]) -> list[Operation]:
     """The history of a key whose bucket began anew: everything in it was gone then.
 
-    A change that was under way meanwhile is made in one life at most: the new life knows by its epoch that a repeat is
-    of an earlier one, and answers it as in doubt.
+    A change that was under way meanwhile is made in one timeline at most: the new timeline knows by its epoch that a
+    repeat is of an earlier one, and answers it as in doubt.
     """
     begins = [
         Operation(-1 - number, "put", (ABSENT,), None, reset.since, reset.until) for number, reset in enumerate(resets)
@@ -84,17 +84,17 @@ class Verdicts(NamedTuple):
     counts: Counter[str]
 
 
-def violations(histories: Histories, lives: Lives, buckets: Mapping[str, int]) -> Verdicts:
+def violations(histories: Histories, timelines: Timelines, buckets: Mapping[str, int]) -> Verdicts:
     """Checks each key but those of buckets that are left out."""
     wrong, counts = [], Counter[str]()
     for of, operations in histories.items():
         bucket = bucket_of(of, buckets)
-        if bucket in lives.left_out:
-            counts[f"keys left out: {lives.left_out[bucket]}"] += 1
+        if bucket in timelines.left_out:
+            counts[f"keys left out: {timelines.left_out[bucket]}"] += 1
             continue
-        verdict = check(over_lives(operations, lives.resets.get(bucket, ())))
+        verdict = check(over_timelines(operations, timelines.resets.get(bucket, ())))
         counts[f"keys {verdict.value}"] += 1
-        counts["keys checked over a lost life"] += bucket in lives.resets
+        counts["keys checked over a lost timeline"] += bucket in timelines.resets
         if verdict is Verdict.VIOLATION:
             wrong.append(of)
     return Verdicts(wrong, counts)

@@ -132,7 +132,7 @@ class LocatorWorld(World):
         with _Watcher(site) as watcher:
             for number in range(rounds):
                 wait_until(site.why_no_standby, "the site has a standby")
-                wait_until(lambda: why_not_whole(site, self._regions), "all buckets have their copies")
+                wait_until(lambda: why_not_whole(site, self._regions), "all buckets have their replicas")
                 kind = self._chance.choice(kinds) if number else self._in_turn  # Each world has takeovers.
                 name = kind.__name__.strip("_").replace("_", " ")
                 self._happened.append(name)

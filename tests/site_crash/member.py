@@ -189,9 +189,9 @@ class Process(SiteProcess):
     def buckets(self, region: str) -> list[dict[str, Any]]:
         """What this member itself has of each bucket: its part in it, the stream, and the table."""
         core = self.cache._core.regions.get(region)
-        tail = self.cache._core.sharing._regions[region].tail
-        states = tail.states() if tail is not None else {}
-        shown = ("role", "life", "epoch", "last", "counted", "waiters")
+        changelog = self.cache._core.sharing._regions[region].changelog
+        states = changelog.states() if changelog is not None else {}
+        shown = ("role", "timeline", "epoch", "log_end", "high_watermark", "waiters")
         return [
             {
                 **{name: states[number][name] for name in shown if number in states},
@@ -222,13 +222,13 @@ class Process(SiteProcess):
     def hold(self, held: bool) -> None:
         self.held.clear() if held else self.held.set()
 
-    def heard(self, region: str) -> list[Any]:
+    def notified(self, region: str) -> list[Any]:
         return list(self.ears[region].told)
 
-    def count_heard(self, region: str) -> int:
+    def count_notified(self, region: str) -> int:
         return len(self.ears[region].told)
 
-    def heard_keys(self, region: str) -> list[Any]:
+    def notified_keys(self, region: str) -> list[Any]:
         return [each[1] for each in self.ears[region].told]
 
     def repeats(self, region: str) -> list[Any]:

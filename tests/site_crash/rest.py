@@ -1,4 +1,5 @@
-"""Owns the question whether a site is whole and at rest: its copies are compared one by one, each in its own member."""
+"""Owns the question whether a site is whole and at rest: its replicas are compared one by one, each in its own
+member."""
 
 from __future__ import annotations
 
@@ -28,24 +29,24 @@ def wait_until(why: Any, what: str, timeout: float = LIMIT_S) -> None:
 
 
 def why_not_whole(site: Site, regions: Sequence[Mapping[str, Any]]) -> str:
-    """Why a bucket is without its primary, or has not as many copies as its region wants; empty: all have.
+    """Why a bucket is without its primary, or has not as many replicas as its region wants; empty: all have.
 
-    For a while a bucket may have one more: of a member that was not heard when another one got a copy instead.
+    For a while a bucket may have one more: of a member that was not heard when another one got a replica instead.
     """
     for region in regions:
         counts = list(site.counts(region["name"]).values())
-        buckets, copies = _wanted(region, len(counts))
+        buckets, replicas = _wanted(region, len(counts))
         leads = sum(each.get("primary", 0) for each in counts)
         follows = sum(each.get("copies", 0) for each in counts)
         learns = sum(each.get("learning", 0) for each in counts)
-        if leads != buckets or follows != buckets * (copies - 1) or learns:
-            return f"{region['name']}: {leads} primaries, {follows} copies, {learns} learners of {buckets} buckets"
+        if leads != buckets or follows != buckets * (replicas - 1) or learns:
+            return f"{region['name']}: {leads} primaries, {follows} replicas, {learns} learners of {buckets} buckets"
     return ""
 
 
 def why_no_rest(site: Site, regions: Sequence[Mapping[str, Any]]) -> str:
-    """Why the site is not at rest, while nobody changes anything; empty: it is. The copies of each bucket have the same
-    stream and the same table then, and nobody else has anything of the bucket."""
+    """Why the site is not at rest, while nobody changes anything; empty: it is. The replicas of each bucket have the
+    same stream and the same table then, and nobody else has anything of the bucket."""
     return _unrest_of_coordinator(site) or next(
         filter(None, (_unrest_of_region(site, region) for region in regions)), ""
     )
@@ -77,21 +78,21 @@ def _unrest_of_coordinator(site: Site) -> str:
 def _unrest_of_region(site: Site, region: Mapping[str, Any]) -> str:
     name = region["name"]
     tables = {member: process.ask("buckets", name) for member, process in site.members.items()}
-    count, copies = _wanted(region, len(tables))
+    count, replicas = _wanted(region, len(tables))
     for number in range(count):
         held = {member: table[number] for member, table in tables.items()}
         roles = {member: each.get("role", "nothing") for member, each in held.items()}
         of = f"{name}[{number}]"
-        if [*roles.values()].count("primary") != 1 or [*roles.values()].count("copy") != copies - 1:
-            return f"{of} has not one primary and {copies - 1} copies: {roles}"
+        if [*roles.values()].count("primary") != 1 or [*roles.values()].count("copy") != replicas - 1:
+            return f"{of} has not one primary and {replicas - 1} replicas: {roles}"
         if any(each.get("waiters") for each in held.values()):
             return f"calls wait for changes of {of} to count"
         whole = [each for member, each in held.items() if roles[member] in ROLES]
         same = {tuple(value for what, value in sorted(each.items()) if what != "role") for each in whole}
         if len(same) > 1:
-            return f"the copies of {of} differ: {held}"
-        if whole[0]["last"] != whole[0]["counted"]:
+            return f"the replicas of {of} differ: {held}"
+        if whole[0]["log_end"] != whole[0]["high_watermark"]:
             return f"changes of {of} do not count yet: {held}"
         if any(each["entries"] for member, each in held.items() if roles[member] not in ROLES):
-            return f"a member that is no copy of {of} has entries of it: {held}"
+            return f"a member that is no replica of {of} has entries of it: {held}"
     return ""

@@ -44,7 +44,7 @@ class RollingWorld(World):
     def _rounds(self, site: Site, faults: Faults, rounds: int) -> None:
         proxies = [{**each, "type": f"{each['type']}_PROXY"} for each in site.regions]
         self._begin_clients(site.start(CALLER, proxies))
-        wait_until(lambda: why_not_whole(site, self._regions), "all buckets have their copies")
+        wait_until(lambda: why_not_whole(site, self._regions), "all buckets have their replicas")
         for number in range(rounds):
             began = time.monotonic()
             faults.happen("rolling")

@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from .member import Line, Member
 
 CALL_TIMEOUT_US = 3000 * MS
-COPY_WAIT_US = 50 * MS  # So long a read at the member's own copy waits until what it saw counts.
+REPLICA_WAIT_US = 50 * MS  # So long a read at the member's own replica waits until what it saw counts.
 ROLE_US = 30 * MS  # So long a call waits whose member is about to become primary itself. (A thread looks more often.)
 
 ANSWERED, FAILED, IN_DOUBT = "answered", "failed", "in doubt"
-AT_COPY = "answered at a copy"  # Of a member that is not the primary.
+AT_REPLICA = "answered at a replica"  # Of a member that is not the primary.
 
 
 class Client:
-    """`over` gets what became of the operation: ANSWERED or AT_COPY with the answer, FAILED (nothing was changed),
+    """`over` gets what became of the operation: ANSWERED or AT_REPLICA with the answer, FAILED (nothing was changed),
     IN_DOUBT."""
 
     def __init__(
@@ -63,9 +63,11 @@ class Client:
         self._waits_in = 0  # The member's turn in which it was seen that nothing is known that ends the wait.
         self._line: Line | None = None  # Where the attempt is that is on its way.
         self._opens = False
-        self._copy = _core.CopyRead(core, key) if name == "get" else None  # Until it is clear that it does not answer.
-        self._copy_until_us = member.now_us + COPY_WAIT_US
-        self._copy_state = core.tail.state(self._steps.bucket) if core.tail is not None else {}
+        self._replica_read = (
+            _core.ReplicaRead(core, key) if name == "get" else None
+        )  # Until it is clear that it does not answer.
+        self._replica_until_us = member.now_us + REPLICA_WAIT_US
+        self._replica_state = core.changelog.state(self._steps.bucket) if core.changelog is not None else {}
         member.clients.append(self)
 
     def _new_aim(self, trouble: Trouble | None) -> Aim:
@@ -92,8 +94,8 @@ class Client:
         return None
 
     def due_us(self) -> int:
-        if self._copy is not None:
-            return self._copy_until_us
+        if self._replica_read is not None:
+            return self._replica_until_us
         return min(self._until_us, self._wait_until_us) if self._wait_until_us else self._until_us
 
     def move(self) -> bool:
@@ -108,14 +110,14 @@ class Client:
 
     def _move(self) -> bool:
         now = self._member.now_us
-        if self._copy is not None:
-            answers = self._copy.take() if self._copy.begun else False
+        if self._replica_read is not None:
+            answers = self._replica_read.take() if self._replica_read.begun else False
             if answers:
-                self._show(self._copy)
+                self._show(self._replica_read)
                 return True
-            if answers is None and now < self._copy_until_us:
+            if answers is None and now < self._replica_until_us:
                 return False
-            self._copy = None
+            self._replica_read = None
         if now < self._wait_until_us and self._waits_in == self._member.turn and now < self._until_us:
             return False
         self._waits_in = self._member.turn
@@ -140,15 +142,15 @@ class Client:
             return False
         return self._go()
 
-    def _show(self, copy: _core.CopyRead) -> None:
-        """Ends with what the member's own copy answers."""
-        state = self._copy_state
-        value = None if copy.data is None else self._number(_core.decode_object(copy.form, copy.data))
-        shown = Shown(value, state["life"], copy.sequence, state["last"])
-        self._member.world.watch.read_at_copy(
+    def _show(self, read: _core.ReplicaRead) -> None:
+        """Ends with what the member's own replica answers."""
+        state = self._replica_state
+        value = None if read.data is None else self._number(_core.decode_object(read.form, read.data))
+        shown = Shown(value, state["timeline"], read.sequence, state["log_end"])
+        self._member.world.watch.read_at_replica(
             self._member, BucketKey(self._region, self._steps.bucket), self._key, shown
         )
-        self._end(AT_COPY, value)
+        self._end(AT_REPLICA, value)
 
     def _go(self) -> bool:
         """Makes the next attempt, if it is time."""

@@ -14,7 +14,7 @@ from pywan.coordination.joins import join_of
 from pywan.coordination.messages import MayLeave, Refused, StillNeeded, Tables
 from pywan.coordination.proofs import is_proved, with_proved
 from pywan.coordination.requests import read_requests, take_requests
-from pywan.coordination.tables import RUN_STEP_MAX, Incarnation, MemberProfile, Reach
+from pywan.coordination.tables import CONTROLLER_EPOCH_STEP_MAX, Incarnation, MemberProfile, Reach
 
 from .simulation import MS, Node
 
@@ -40,7 +40,7 @@ class CoordinatorNode(Node):
         self.core = Coordinator(
             "locator",
             stored,
-            draw_step=functools.partial(random.Random(rng.randrange(1 << 60)).randint, 1, RUN_STEP_MAX),
+            draw_step=functools.partial(random.Random(rng.randrange(1 << 60)).randint, 1, CONTROLLER_EPOCH_STEP_MAX),
             now_us=self.clock(),
             site_identity=f"site-{rng.randrange(1 << 30)}",
             member_timeout_us=MEMBER_TIMEOUT_US,
@@ -80,7 +80,7 @@ class CoordinatorNode(Node):
         join = join_of(request)
         profile, earlier = join.profile, join.ended
         me = profile.incarnation
-        self.world.proofs.heard(me)
+        self.world.proofs.received(me)
         known = core.site.members.get(me, profile)
         assert is_proved(profile, join.nonce) and is_proved(known, join.nonce), me
         if earlier is not None:
@@ -108,7 +108,7 @@ class CoordinatorNode(Node):
         me, stored = encoding.incarnation_of(request["me"]), encoding.decision_id_of(request["stored"])
         self._next_poll_us.pop(me, None)
         reaches = [encoding.incarnation_of(each) for each in request["reaches"]]
-        self.world.proofs.heard(me, reaches)
+        self.world.proofs.received(me, reaches)
         self._check_nonce(me, request)
         core.renew(me, stored, self.clock(), reaches)
         refused = [each for each in self._act(me) if isinstance(each, Refused)]
@@ -135,7 +135,7 @@ class CoordinatorNode(Node):
         del self._polls[me]
         core, mail = self.core, self._mail.pop(me, [])
         self._next_poll_us[me] = self.clock() + POLL_GAP_US
-        tables = core.answer(waiting[1], core.member_timeout_us) if core.may_hear(me) else None
+        tables = core.answer(waiting[1], core.member_timeout_us) if core.may_be_told(me) else None
         waiting[2](
             self._reply(
                 tables=None if tables is None else plain.pack(encoding.plain_tables(tables)),

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from .senders import SimulatedSender
     from .world import SiteWorld
 
-# An entry of a tail (csrc/copies/wan_tail.h), and what the primary decided for one sender.
+# An entry of a change log (csrc/replication/wan_changelog.h), and what the primary decided for one sender.
 ENTRY, VERDICT = struct.Struct("<IIIBBBB"), struct.Struct("<QIBBBB")
 CALL_BYTES = 16
 HAS_CALL, IS_ROW, FORGET, CLEAR = 1, 4, 1, 2
@@ -40,7 +40,7 @@ class _Seen:
 
     def __init__(self) -> None:
         self.dropped = 0
-        self.ends: dict[BucketKey, tuple[int, int]] = {}  # Life and last sequence of each bucket.
+        self.ends: dict[BucketKey, tuple[int, int]] = {}  # Timeline and last sequence of each bucket.
         self.versions: dict[tuple[str, str], Version] = {}  # By region and key.
 
 
@@ -52,8 +52,8 @@ class Drops:
         self._seen: dict[tuple[Member, str], _Seen] = {}  # Of the senders that take no events.
         # By sender, region and key: the versions that were dropped, and their values.
         self._dropped: defaultdict[tuple[str, str, str], dict[Version, int | None]] = defaultdict(dict)
-        # By sender: when a member without other copies dropped several changes of a key at once, and how many of these
-        # are not known: it has the last one alone.
+        # By sender: when a member without other replicas dropped several changes of a key at once, and how many of
+        # these are not known: it has the last one alone.
         self._overwritten: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
 
     def take_overwritten(self, sender: str, operation: Operation) -> bool:
@@ -95,9 +95,9 @@ class Drops:
     def _take_stock(self, sender: SimulatedSender, seen: _Seen) -> None:
         seen.dropped = sender.queue.counts()["dropped_stopped"]
         for region in self._feeding(sender):
-            for key, tail in _buckets(region):
-                state = tail.state(key.number)
-                seen.ends[key] = state["life"], state["last"]
+            for key, changelog in _buckets(region):
+                state = changelog.state(key.number)
+                seen.ends[key] = state["timeline"], state["log_end"]
             for of in self._world.keys.names:
                 found = region.lookup(of)
                 if found is not None:
@@ -111,13 +111,15 @@ class Drops:
         """Notes the changes that were dropped. Returns how many."""
         count, hash_ = 0, _core.key_hash(sender.id.encode())
         for region in self._feeding(sender):
-            known: set[str] = set()  # Keys whose changes the tail has told of.
-            for key, tail in _buckets(region):
-                state = tail.state(key.number)
-                life, last = seen.ends.get(key, (0, 0))
+            known: set[str] = set()  # Keys whose changes the change log has told of.
+            for key, changelog in _buckets(region):
+                state = changelog.state(key.number)
+                timeline, last = seen.ends.get(key, (0, 0))
                 try:
-                    changes = list(read_changes(tail.fetch(key.number, last if life == state["life"] else 0)))
-                except ValueError:  # Nobody needs them: they count, and the tail has let go of them.
+                    changes = list(
+                        read_changes(changelog.fetch(key.number, last if timeline == state["timeline"] else 0))
+                    )
+                except ValueError:  # Nobody needs them: they count, and the change log has let go of them.
                     continue
                 known.update(self._world.keys.of(key))
                 for each in changes:
@@ -134,12 +136,12 @@ class Drops:
 
 
 def _buckets(region: SimulatedRegion) -> Iterator[tuple[BucketKey, Any]]:
-    for number in range(region.bucket_count if region.tail is not None else 0):
-        yield BucketKey(region.name, number), region.tail
+    for number in range(region.bucket_count if region.changelog is not None else 0):
+        yield BucketKey(region.name, number), region.changelog
 
 
 def read_changes(entries: bytes) -> Iterator[Change]:
-    """Reads changes as lanes carry them."""
+    """Reads changes as replication links carry them."""
     at = 0
     while at < len(entries):
         length, verdict_length, found_length, _, _, flags, kind = ENTRY.unpack_from(entries, at)

@@ -15,7 +15,7 @@ from pywan.member.sender_roles import role_name
 
 from .drops import Drops
 from .member import Member
-from .shown import number_in, tail_of
+from .shown import changelog_of, number_in
 from .threads import Threads
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Events:
             dropped = self.drops.look(each)
             self.world.statistics["events dropped where no sender ran"] += dropped
             self.world.must(
-                not dropped or each.attributes.parallel or not senders.runs_elsewhere(each.attributes),
+                not dropped or each.attributes.parallel or not senders.runs_on_others(each.attributes),
                 f"{member.me} drops events of {each.id}, which runs on another member",
             )
 
@@ -92,36 +92,39 @@ class Events:
                 self.drops.end(each)
 
     def see_peeked(self, sender: SimulatedSender) -> None:
-        """A dispatcher has sent something. Whatever was taken out of the queue for that counts: every copy in sync has
-        it."""
+        """A dispatcher has sent something. Whatever was taken out of the queue for that counts: every in-sync replica
+        has it."""
         positions, member = sender.queue.positions(), sender.member
         for region, first, count in sender.queue.runs():
             core = member.regions.get(region)
-            tail = None if core is None or sender.queue.run_of(region) != first else core.tail
-            for bucket in range(count if tail is not None else 0):
+            changelog = None if core is None or sender.queue.run_of(region) != first else core.changelog
+            for bucket in range(count if changelog is not None else 0):
                 removed, peeked, _ = positions[first + bucket]
                 place = member, sender.id, first + bucket
                 before, self._peeked[place] = self._peeked.get(place, 0), peeked
-                if peeked > max(before, removed) and tail is not None:  # Otherwise another member has settled it.
-                    self._see_that_it_counts(member, BucketKey(region, bucket), tail, peeked)
+                if peeked > max(before, removed) and changelog is not None:  # Otherwise another member has settled it.
+                    self._see_that_it_is_stable(member, BucketKey(region, bucket), changelog, peeked)
 
-    def _see_that_it_counts(self, member: Member, key: BucketKey, tail: Any, peeked: int) -> None:
-        world, state = self.world, tail.state(key.number)
+    def _see_that_it_is_stable(self, member: Member, key: BucketKey, changelog: Any, peeked: int) -> None:
+        world, state = self.world, changelog.state(key.number)
         world.statistics["batches looked at"] += 1
-        life, counted = state["life"], state["counted"]
+        timeline, high_watermark = state["timeline"], state["high_watermark"]
         world.must(
-            peeked <= counted, f"{member.me} sends {key} through {peeked}, where only {counted} counts: it leaves early"
+            peeked <= high_watermark,
+            f"{member.me} sends {key} through {peeked}, where only {high_watermark} counts: it leaves early",
         )
         core, known = world.coordinator.core, member.agent.tables.buckets.get(key)
         bucket = core.site.buckets.get(key)
-        is_known = bucket is not None and known is not None and bucket.life == life and bucket.version >= known.version
-        if not is_known or key in world.watch.unchecked or core.silence.is_on or key in core.reports.undecided:
+        is_known = (
+            bucket is not None and known is not None and bucket.timeline == timeline and bucket.version >= known.version
+        )
+        if not is_known or key in world.watch.unchecked or core.grace_period.is_on or key in core.reports.undecided:
             return
         assert bucket is not None
-        for each in bucket.in_sync:
-            there = tail_of(world.network.nodes.get(each), key)
-            if there is not None and there.state(key.number)["life"] == life:
-                last = there.state(key.number)["last"]
+        for each in bucket.isr:
+            there = changelog_of(world.network.nodes.get(each), key)
+            if there is not None and there.state(key.number)["timeline"] == timeline:
+                last = there.state(key.number)["log_end"]
                 world.must(
                     last >= peeked, f"{member.me} sends {key} through {peeked}, and {each}, in sync, ends at {last}"
                 )
@@ -142,7 +145,7 @@ class Events:
         self.world.statistics["events repeated"] += not is_later
 
     def is_excused(self, region: str, key: str) -> bool:
-        """Whether the key's bucket has lost all its copies once, or decisions about it were lost."""
+        """Whether the key's bucket has lost all its replicas once, or decisions about it were lost."""
         watch = self.world.watch
         bucket = BucketKey(region, self.world.keys.bucket_of(key))
         return bucket in watch.unchecked or bucket in watch.begun_anew
@@ -202,7 +205,7 @@ class Events:
                 place = BucketKey(attributes.name, number)
                 bucket = self.world.coordinator.core.site.buckets[place]
                 found[place] = {
-                    each.name: frozenset(records[each.name][place]) for each in bucket.in_sync if each.name in records
+                    each.name: frozenset(records[each.name][place]) for each in bucket.isr if each.name in records
                 }
         return found
 
@@ -239,20 +242,21 @@ class Events:
         for each in self._all():
             self.world.must(each.balances, f"the ledger of {each.id} at {each.member.me}: {each.queue.counts()}")
 
-    def check_copies(self) -> None:
-        """Nothing is sent. All copies of a bucket have the same events, as long as their queues begin at one place."""
+    def check_replicas(self) -> None:
+        """Nothing is sent. All replicas of a bucket have the same events, as long as their queues begin at one
+        place."""
         for made in self.made:
             if made.id in self.since_us:  # Members attached it at different times.
                 continue
             for attributes in self.world.regions:
                 if made.id in attributes.gateway_sender_ids:
                     for number in range(self.world.keys.buckets):
-                        self._check_copies_of(made.id, BucketKey(attributes.name, number))
+                        self._check_replicas_of(made.id, BucketKey(attributes.name, number))
 
-    def _check_copies_of(self, id: str, key: BucketKey) -> None:
+    def _check_replicas_of(self, id: str, key: BucketKey) -> None:
         found: dict[str, list[tuple[int, int]]] = {}
         bucket = self.world.coordinator.core.site.buckets[key]
-        for each in bucket.in_sync:
+        for each in bucket.isr:
             _, senders = self.senders[each.name]
             queue = senders.by_id[id].queue
             first = queue.run_of(key.region)
@@ -270,7 +274,7 @@ class Events:
         first = next(iter(found.values()))
         differ = {name: sorted(set(each) ^ set(first)) for name, each in found.items() if each != first}
         self.world.must(
-            not differ, f"the queues of {id} of the copies of {key} differ, of {len(first)} events in these: {differ}"
+            not differ, f"the queues of {id} of the replicas of {key} differ, of {len(first)} events in these: {differ}"
         )
 
     def _leaves_before_others(self, id: str, record: bytes) -> bool:
@@ -302,7 +306,7 @@ class Events:
             world.must(not site.values[region, of], f"{site.name} got {of} of {region}, which a filter refused")
             return []
         if BucketKey(region, world.keys.bucket_of(of)) in world.watch.unchecked:
-            # A history that nobody knew of may have given the same sequences in this life. The receiver skips them.
+            # A history that nobody knew of may have given the same sequences in this timeline. The receiver skips them.
             world.statistics["keys of forks not compared"] += 1
             return []
         bucket = world.coordinator.core.site.buckets[BucketKey(region, world.keys.bucket_of(of))]
@@ -313,7 +317,7 @@ class Events:
         if made.id in self.since_us and not self._is_since(made, region, of, here):
             return []
         is_behind = here is not None and (there is None or there[:2] < here[:2])
-        # A life that is over may have had a change that was stamped by a clock that was ahead.
+        # A timeline that is over may have had a change that was stamped by a clock that was ahead.
         world.must(
             here == there or is_behind or is_excused,
             f"{site.name} has {there} of {of} in {region}, and the site {here}: they differ",
@@ -323,7 +327,7 @@ class Events:
         behind = [f"{site.name} has {there} of {of} in {region}, and the site {here}"]
         behind = behind if is_behind and not is_dropped else []
         if is_excused:
-            return behind or self._lost_with_copies(made, site, region, of)
+            return behind or self._lost_with_replicas(made, site, region, of)
         if made.enable_batch_conflation:
             return behind
         since_us = self.since_us.get(made.id, 0)
@@ -349,9 +353,9 @@ class Events:
             )
         )
 
-    def _lost_with_copies(self, made: SenderAttributes, site: RemoteSite, region: str, of: str) -> list[str]:
+    def _lost_with_replicas(self, made: SenderAttributes, site: RemoteSite, region: str, of: str) -> list[str]:
         """Says which answered changes of a key never came to a remote site, though a member had them in a serial
-        sender's queue when all copies of the bucket were lost, and lives."""
+        sender's queue when all replicas of the bucket were lost, and lives."""
         world, missed = self.world, []
         bucket = BucketKey(region, world.keys.bucket_of(of))
         if made.parallel or made.enable_batch_conflation or world.statistics.get("files") or made.id in self.since_us:
@@ -364,7 +368,7 @@ class Events:
                     for each in world.history[region, of]
                     if _has_put(each) and since_us <= each.called and each.returned <= lost_us
                 }
-                world.statistics["answered changes that outlived their copies"] += len(answered)
+                world.statistics["answered changes that outlived their replicas"] += len(answered)
                 missed += [
                     f"{site.name} never got {each} of {of} in {region}, which {', '.join(map(str, holders))} held"
                     for each in sorted(

@@ -9,7 +9,7 @@ from pywan.coordination.tables import Bucket, BucketKey
 from pywan.protocol import between_members as wire
 
 from .faults_of_coordination import FaultsOfCoordination
-from .faults_of_copies import FaultsOfCopies
+from .faults_of_replicas import FaultsOfReplicas
 from .member import Member
 from .simulation import MS, Node
 
@@ -21,7 +21,7 @@ class Faults:
     """Each call of `happen` does one thing to a world, by chance."""
 
     def __init__(self, world: SiteWorld) -> None:
-        self._world, self._of_copies = world, FaultsOfCopies(world)
+        self._world, self._of_replicas = world, FaultsOfReplicas(world)
         self.severed: BucketKey | None = None  # The pair that `_sever` has cut.
         self.of_coordination = FaultsOfCoordination(world)
 
@@ -36,7 +36,7 @@ class Faults:
                 *[self._pause, self._lossy, self._slow, self._leave, self._coordinator, self._file],
                 *[self._coordinator_cut, self._all_again, self._reset, self._split, self._damage],
                 *self.of_coordination.all,
-                *[self._of_copies.happen] * 4,
+                *[self._of_replicas.happen] * 4,
             ]
         )
         what()
@@ -108,16 +108,16 @@ class Faults:
         self._world.statistics["isolations"] += 1
 
     def _part(self) -> None:
-        """A primary reaches one of its copies, but neither the coordinator nor the others, which take over."""
+        """A primary reaches one of its replicas, but neither the coordinator nor the others, which take over."""
         rng = self._world.simulation.rng
-        several = [each for each in self._world.coordinator.core.site.buckets.values() if len(each.copies) > 2]
+        several = [each for each in self._world.coordinator.core.site.buckets.values() if len(each.replicas) > 2]
         if not several:
             return
         bucket = rng.choice(several)
         primary = self._world.network.nodes.get(bucket.primary)
         if not isinstance(primary, Member) or primary.is_dead:
             return
-        kept = rng.choice([each.name for each in bucket.copies if each != bucket.primary])
+        kept = rng.choice([each.name for each in bucket.replicas if each != bucket.primary])
         rest = [each for each in [*self._world.members, "coordinator"] if each not in (primary.name, kept)]
         self._world.network.cut |= {(primary.name, each) for each in rest} | {(each, primary.name) for each in rest}
         self._world.note(f"{primary.name} reaches {kept} and nobody else")
@@ -128,17 +128,18 @@ class Faults:
         self._world.statistics["parts"] += 1
 
     def _sever(self) -> None:
-        """A primary loses its one other copy, and asks to have it taken out. See `_strike`."""
-        pairs = [key for key, each in self._world.coordinator.core.site.buckets.items() if len(each.copies) == 2]
+        """A primary loses its one other replica, and asks to have it taken out. See `_strike`."""
+        pairs = [key for key, each in self._world.coordinator.core.site.buckets.items() if len(each.replicas) == 2]
         if pairs:
             self.severed = self._world.simulation.rng.choice(pairs)
-            one, other = (each.name for each in self._world.coordinator.core.site.buckets[self.severed].copies)
+            one, other = (each.name for each in self._world.coordinator.core.site.buckets[self.severed].replicas)
             self._world.network.cut |= {(one, other), (other, one)}
             self._world.note(f"{one} and {other} are cut")
             self._world.statistics["severed pairs"] += 1
 
     def strike(self, bucket: Bucket) -> None:
-        """The primary hears that its copy leaves, cannot say that it has stored that, and dies after some changes."""
+        """The primary hears that its replica leaves, cannot say that it has stored that, and dies after some
+        changes."""
         self.severed = None
         primary = self._world.network.nodes.get(bucket.primary)
         if not isinstance(primary, Member):
@@ -270,24 +271,24 @@ class Faults:
         if self._world.keeps_decisions:
             return
         for store in self._world.journal[kept:]:
-            self._world.watch.forgotten.update((key, store.generation) for key, _ in store.buckets)
+            self._world.watch.forgotten.update((key, store.recovery_epoch) for key, _ in store.buckets)
         del self._world.journal[kept:]
         self._world.note(f"coordinator comes back with {len(self._world.journal)} of its decisions")
         self._world.statistics["files"] += 1
 
     def _ambush(self) -> None:
-        """A primary dies in the middle of changes that some of its copies have and others have not."""
+        """A primary dies in the middle of changes that some of its replicas have and others have not."""
         rng = self._world.simulation.rng
-        several = [each for each in self._world.coordinator.core.site.buckets.values() if len(each.copies) > 1]
+        several = [each for each in self._world.coordinator.core.site.buckets.values() if len(each.replicas) > 1]
         if not several:
             return
         bucket = rng.choice(several)
         assert bucket.primary is not None
         primary = self._world.network.nodes.get(bucket.primary)
-        copy = rng.choice([each for each in bucket.copies if each != bucket.primary])
+        replica = rng.choice([each for each in bucket.replicas if each != bucket.primary])
         if not isinstance(primary, Member) or primary.is_dead:
             return
-        way = (primary.name, copy.name)
+        way = (primary.name, replica.name)
         self._world.network.cut.add(way)
         self._world.clients_soon(6, 20 * MS)
 

@@ -51,16 +51,16 @@ class FaultsOfCoordination:
     def _bucket(self, key: BucketKey) -> Bucket | None:
         return self._world.coordinator.core.site.buckets.get(key)
 
-    def _pick(self, copies: int, *, more: bool = False) -> tuple[BucketKey, Member, list[Member]] | None:
-        """A bucket at rest with so many copies, all of them there: its primary and the others."""
+    def _pick(self, replicas: int, *, more: bool = False) -> tuple[BucketKey, Member, list[Member]] | None:
+        """A bucket at rest with so many replicas, all of them there: its primary and the others."""
         core = self._world.coordinator.core
-        if self.is_at_work or self._world.coordinator.is_dead or core.silence.is_on or core.reports.undecided:
+        if self.is_at_work or self._world.coordinator.is_dead or core.grace_period.is_on or core.reports.undecided:
             return None
         self._network.heal()
         found = []
         for key, bucket in core.site.buckets.items():
-            some = [self._node(each) for each in bucket.copies]
-            is_fit = len(some) == copies or (more and len(some) > copies)
+            some = [self._node(each) for each in bucket.replicas]
+            is_fit = len(some) == replicas or (more and len(some) > replicas)
             if is_fit and all(some) and not (bucket.leaving or bucket.unfenced):
                 found.append((key, bucket))
         if not found:
@@ -70,7 +70,7 @@ class FaultsOfCoordination:
         assert primary is not None
         self.is_at_work = True
         self._world.simulation.after(3 * MEMBER_TIMEOUT_US, self._over)
-        return key, primary, [node for each in bucket.copies if each != bucket.primary and (node := self._node(each))]
+        return key, primary, [node for each in bucket.replicas if each != bucket.primary and (node := self._node(each))]
 
     def _over(self) -> None:
         self.is_at_work, self._when_told = False, None
@@ -126,11 +126,12 @@ class FaultsOfCoordination:
     # A decision that one member alone has heard
 
     def lose_told(self) -> None:
-        """A primary hears that its only copy is out, changes more, and dies; the coordinator starts again meanwhile."""
+        """A primary hears that its only replica is out, changes more, and dies; the coordinator starts again
+        meanwhile."""
         self._lose_told(loses_file=False)
 
     def lose_told_and_file(self) -> None:
-        """The same, and the coordinator has lost its last decisions. The copy that was out knows some of them."""
+        """The same, and the coordinator has lost its last decisions. The replica that was out knows some of them."""
         if len(self._world.regions) == 1:
             self._lose_told(loses_file=True)
 
@@ -138,16 +139,16 @@ class FaultsOfCoordination:
         picked = self._pick(2)
         if picked is None:
             return
-        key, primary, (copy,) = picked
-        known = copy.agent.tables.newest
+        key, primary, (replica,) = picked
+        known = replica.agent.tables.newest
         kept = [each for each in self._world.journal if each.newest.number < known.number]
-        # What the primary alone has heard besides the copies that are there could only be guessed.
+        # What the primary alone has heard besides the replicas that are there could only be guessed.
         if loses_file and (known != self._world.coordinator.core.site.newest or len(kept) < 3):
             self._over()
             return
-        self._isolate(copy)
-        self._network.reset(copy)
-        self._world.note(f"{copy.name} is isolated, until {primary.name} goes on without it")
+        self._isolate(replica)
+        self._network.reset(replica)
+        self._world.note(f"{replica.name} is isolated, until {primary.name} goes on without it")
         self._world.statistics["told and lost"] += 1
         before = self._world.coordinator.core.site.buckets[key].version
 
@@ -155,7 +156,7 @@ class FaultsOfCoordination:
             bucket = self._bucket(key)
             if bucket is None or bucket.version <= before:
                 return
-            if bucket.copies == (primary.me,) and not bucket.leaving:
+            if bucket.replicas == (primary.me,) and not bucket.leaving:
                 self._when_told = None
                 told()
 
@@ -177,36 +178,36 @@ class FaultsOfCoordination:
         self._when_told = look
 
     def doze(self) -> None:
-        """A primary sleeps until its lease is over. Its copy takes over, and ends before it has heard of that."""
+        """A primary sleeps until its lease is over. Its replica takes over, and ends before it has heard of that."""
         picked = self._pick(2)
         if picked is None:
             return
-        key, primary, (copy,) = picked
+        key, primary, (replica,) = picked
         primary.pause(self._world.simulation.rng.choice([1800, 2200]) * MS)
-        self._world.note(f"{primary.me} sleeps, and {copy.me} ends when it takes over")
+        self._world.note(f"{primary.me} sleeps, and {replica.me} ends when it takes over")
         self._world.statistics["dozes"] += 1
 
         def takes_over() -> bool:
             bucket = self._bucket(key)
-            return bucket is not None and bucket.copies == (copy.me,)
+            return bucket is not None and bucket.replicas == (replica.me,)
 
         def until_near() -> bool:
             lease = self._world.coordinator.core.liveness.lease_until_us(primary.me) or 0
             return lease - self._world.coordinator.clock() < 3 * LOOKS_US
 
         def deafen() -> None:
-            self._network.cut.add((COORDINATOR, copy.name))
+            self._network.cut.add((COORDINATOR, replica.name))
             self._when(takes_over, over, 400 * MS)
 
         def over() -> None:
-            self._network.cut.discard((COORDINATOR, copy.name))
-            self._end_and_start(copy)
+            self._network.cut.discard((COORDINATOR, replica.name))
+            self._end_and_start(replica)
             self._over()
 
         self._when(until_near, deafen, 1500 * MS)
 
     def tell_half(self) -> None:
-        """A primary takes a copy out. Another copy, which stays, does not hear of it for a while."""
+        """A primary takes a replica out. Another replica, which stays, does not hear of it for a while."""
         picked = self._pick(3, more=True)
         if picked is None:
             return
@@ -254,7 +255,7 @@ class FaultsOfCoordination:
         first, *rest = self._world.hosts_from
         self._world.hosts_from.update({first: 0, **dict.fromkeys(rest, ALONE_US + 100 * MS)})
         for each in self._world.regions:
-            each.silence_limit = 2000
+            each.unclean_recovery_timeout = 2000
         self._world.statistics["first hosts isolated"] += 1
 
         def cut() -> None:
@@ -269,26 +270,27 @@ class FaultsOfCoordination:
     # Promises
 
     def exile(self) -> None:
-        """All copies of a bucket reach each other, and nobody else reaches them, longer than their silence-limit."""
-        limits_ms = {each.silence_limit for each in self._world.regions}
+        """All replicas of a bucket reach each other, and nobody else reaches them, longer than their
+        unclean-recovery-timeout."""
+        limits_ms = {each.unclean_recovery_timeout for each in self._world.regions}
         picked = self._pick(2) if limits_ms == {2000} and len(self._world.members) > 2 else None
         if picked is None:
             return
-        _, primary, (copy,) = picked
-        self._isolate(primary, but=(copy.name,))
-        self._isolate(copy, but=(primary.name,))
-        self._world.note(f"{primary.name} and {copy.name} reach each other, and nobody else")
+        _, primary, (replica,) = picked
+        self._isolate(primary, but=(replica.name,))
+        self._isolate(replica, but=(primary.name,))
+        self._world.note(f"{primary.name} and {replica.name} reach each other, and nobody else")
         self._world.statistics["exiles"] += 1
         for each in self._world.members.values():
             self._calls(16, each.name, 3000 * MS)
         self._after(3000 * MS, lambda: (self._network.heal(), self._over()))
 
     def flicker(self) -> None:
-        """A primary that slept reaches its copy once more, just before that takes over without it, and ends."""
+        """A primary that slept reaches its replica once more, just before that takes over without it, and ends."""
         picked = self._pick(2)
         if picked is None:
             return
-        key, primary, (copy,) = picked
+        key, primary, (replica,) = picked
         primary.pause(5000 * MS)
         self._world.note(f"{primary.me} sleeps, and wakes when its lease is over")
         self._world.statistics["flickers"] += 1
@@ -298,22 +300,22 @@ class FaultsOfCoordination:
             return lease - self._world.coordinator.clock() < 3 * LOOKS_US
 
         def wake() -> None:
-            self._isolate(primary, but=(copy.name,))
+            self._isolate(primary, but=(replica.name,))
             primary.paused_until = self._world.simulation.now_us
             primary._go_on()
             self._calls(4, primary.name, 10 * MS, is_read=True)
             self._when(takes_over, alone, 900 * MS)
 
         def takes_over() -> bool:
-            bucket = copy.agent.tables.buckets.get(key)
-            return bucket is not None and bucket.copies == (copy.me,)
+            bucket = replica.agent.tables.buckets.get(key)
+            return bucket is not None and bucket.replicas == (replica.me,)
 
         def alone() -> None:
             self._isolate(primary)
-            self._after(4 * MS, lambda: self._end_and_start(copy))
+            self._after(4 * MS, lambda: self._end_and_start(replica))
             self._calls(12, primary.name, 300 * MS, is_read=True)
             for each in self._world.members.values():
-                if each not in (primary, copy) and not each.is_dead:
+                if each not in (primary, replica) and not each.is_dead:
                     self._calls(8, each.name, 250 * MS)
             self._after(700 * MS, lambda: (self._network.heal(), self._over()))
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from .world import SiteWorld
 from .worlds_of_gateways import Gateways
-from .worlds_of_images import ImagesUnderWrites
 from .worlds_of_listeners import SlowListeners
 from .worlds_of_locators import Locators
 from .worlds_of_memory import ReplicasWithoutMemory
 from .worlds_of_operators import Operators
-from .worlds_of_slow_copies import SlowCopies
+from .worlds_of_slow_replicas import SlowReplicas
+from .worlds_of_snapshots import SnapshotsUnderWrites
 
 # Each tenth seed has a world of a kind of its own, in turn.
 World = SiteWorld | Locators
 OWN_KINDS: tuple[type[World], ...] = (
-    SlowCopies,
+    SlowReplicas,
     SlowListeners,
-    ImagesUnderWrites,
+    SnapshotsUnderWrites,
     Gateways,
     Locators,
     ReplicasWithoutMemory,

@@ -9,7 +9,7 @@ from pywan import _core
 from pywan.coordination.tables import Incarnation
 
 from .client import Client
-from .member import Member, WatchedTail
+from .member import Member, WatchedChangelog
 from .simulation import MS
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ class Listener:
         world: SiteWorld,
         member: Member,
         region: str,
-        tail: WatchedTail,
+        changelog: WatchedChangelog,
         pace_us: int,
-        heard: Callable[[Told], tuple[str, str, int] | None],
+        received: Callable[[Told], tuple[str, str, int] | None],
         has_put: Callable[[str, str, int, str], object],
     ) -> None:
-        self.member, self.region, self.tail = member, region, tail
-        self._world, self._pace_us, self._heard, self._has_put = world, pace_us, heard, has_put
+        self.member, self.region, self.changelog = member, region, changelog
+        self._world, self._pace_us, self._received, self._has_put = world, pace_us, received, has_put
         self._stands_until_us = 0
         self.has_all = False  # There was nothing to hear when it looked last.
         self.values: dict[str, int] = {}  # Of each key: what it was told last.
@@ -69,7 +69,7 @@ class Listener:
         if self.is_still:
             self._look_after(self._stands_until_us - self._world.simulation.now_us)
             return
-        happened = self.tail.next_heard(0)
+        happened = self.changelog.next_notification(0)
         self.has_all = happened is None
         if happened is None:
             self._look_after(LOOK_US)
@@ -82,7 +82,7 @@ class Listener:
             return
         key = str(_core.decode_object(*fields["key"]))
         told = Told(self.member.me, self.region, key, value, _number(old), fields["stamp"], may_repeat)
-        put = self._heard(told)
+        put = self._received(told)
         if put is None:
             self._go_on("")
             return
@@ -102,8 +102,8 @@ class Waiting:
     """The changes that wait for the listeners of a region at one member. Changes that the member drops are named here,
     and no other change is excused."""
 
-    def __init__(self, world: SiteWorld, member: Member, region: str, tail: WatchedTail) -> None:
-        self.member, self.region, self._world, self._tail = member, region, world, tail
+    def __init__(self, world: SiteWorld, member: Member, region: str, changelog: WatchedChangelog) -> None:
+        self.member, self.region, self._world, self._changelog = member, region, world, changelog
         self.dropped: set[tuple[str, str, int]] = set()  # Puts: region, key and value.
         self._count = 0  # How many changes were dropped when it looked last.
         # By bucket and sequence: the changes that waited then; None: a change that is no put.
@@ -111,7 +111,7 @@ class Waiting:
 
     def look(self) -> None:
         """The member has worked."""
-        count = self._tail.heard_dropped
+        count = self._changelog.notifications_dropped
         gone = [change for number in range(self._world.keys.buckets) for change in self._gone(number)]
         if count != self._count:
             self._world.must(
@@ -125,7 +125,7 @@ class Waiting:
         """Returns the changes of a bucket that waited, and do not wait any more: they were told here or elsewhere, or
         dropped. No bucket begins anew in these worlds."""
         before = self._waits.get(bucket, {})
-        sequences, records = self._tail.heard_waits(bucket, max(before, default=0))
+        sequences, records = self._changelog.heard_waits(bucket, max(before, default=0))
         new = sequences[len(sequences) - len(records) :]
         self._waits[bucket] = {each: before[each] for each in sequences if each in before}
         self._waits[bucket].update({each: self._put_in(record) for each, record in zip(new, records, strict=True)})

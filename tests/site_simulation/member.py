@@ -1,5 +1,5 @@
-"""Owns a simulated member: the product's agent, shared regions, copies, lanes and calls, and what moves them without
-threads and sockets."""
+"""Owns a simulated member: the product's agent, shared regions, replicas, replication links and calls, and what moves
+them without threads and sockets."""
 
 from __future__ import annotations
 
@@ -33,8 +33,6 @@ from pywan.coordination.tables import (
     MemberProfile,
     RegionAttributes as SharedAttributes,
 )
-from pywan.copies.copies_session import CopiesSession
-from pywan.copies.peer_session import PeerSession, asked_of
 from pywan.errors import IllegalStateError, ProtocolError, PywanError
 from pywan.member.hosting import site_attributes, weight_of
 from pywan.member.older_events import OLDER_EVENTS, NotNow, OlderEvents, Wanted, fields_of
@@ -42,6 +40,8 @@ from pywan.member.parked_events import PARKED_EVENTS
 from pywan.member.sender_roles import ids_of
 from pywan.member.sharing import SharedRegions
 from pywan.protocol import between_members as wire
+from pywan.replication.peer_session import PeerSession, asked_of
+from pywan.replication.replicas_session import ReplicasSession
 from pywan.transport.own_openings import OwnOpenings
 
 from .coordinator import MEMBER_TIMEOUT_US
@@ -57,7 +57,7 @@ QUESTION_TIMEOUT_US = 400 * MS  # Of a question of a takeover.
 OPENING_TIMEOUT_US = 400 * MS  # Of a question whether an opening is of the member that it names.
 LEAVE_TIMEOUT_US = 1000 * MS
 GOODBYE_US = 200 * MS
-WORK_US, REST_US = 10 * MS, 250 * MS  # As `MemberCopies`.
+WORK_US, REST_US = 10 * MS, 250 * MS  # As `MemberReplicas`.
 AGAIN_US = 100 * MS  # As `CallPool`.
 LOOK_US = 5 * MS  # A thread that looks every millisecond looks so often here.
 
@@ -74,24 +74,26 @@ class SimulatedRegion(_core.RegionCore):
 
     def __init__(self, name: str, clock: _core.Clock, *, attributes: RegionAttributes, **more: Any) -> None:
         self.attributes = attributes
-        self.tail: WatchedTail | None = None
-        self.on_share: Callable[[WatchedTail, bool], object] = _nothing  # Listeners begin to hear before it is shared.
+        self.changelog: WatchedChangelog | None = None
+        self.on_share: Callable[[WatchedChangelog, bool], object] = (
+            _nothing  # Listeners begin to hear before it is shared.
+        )
 
-    def share(self, tail: Any, route: Any, reads_copies: bool = False, content: bool = False) -> None:
-        self.on_share(tail, reads_copies)
-        super().share(tail, route, reads_copies, content)
-        self.tail = tail
+    def share(self, changelog: Any, route: Any, reads_replicas: bool = False, content: bool = False) -> None:
+        self.on_share(changelog, reads_replicas)
+        super().share(changelog, route, reads_replicas, content)
+        self.changelog = changelog
 
 
-class WatchedTail(_core.Tail):
-    """A tail that says when its member becomes primary of a bucket."""
+class WatchedChangelog(_core.Changelog):
+    """A change log that says when its member becomes primary of a bucket."""
 
     watch: Callable[[int, int, int, int], object]
 
-    def set_role(self, bucket: int, role: int, life: int, epoch: int, *more: Any) -> None:
-        super().set_role(bucket, role, life, epoch, *more)
-        if role == _core.TAIL_PRIMARY and life:
-            self.watch(bucket, life, epoch, self.last(bucket))
+    def set_role(self, bucket: int, role: int, timeline: int, epoch: int, *more: Any) -> None:
+        super().set_role(bucket, role, timeline, epoch, *more)
+        if role == _core.REPLICA_PRIMARY and timeline:
+            self.watch(bucket, timeline, epoch, self.log_end(bucket))
 
 
 class Stream:
@@ -129,7 +131,7 @@ class Stream:
 
     def gave_up(self, why: str) -> None:
         """The session gives the connection up."""
-        self.member.world.watch.lane_gave_up(self.member, why)
+        self.member.world.watch.repl_link_gave_up(self.member, why)
 
     def sending(self, data: bytes) -> None:
         """Looks at what leaves."""
@@ -225,7 +227,7 @@ class Line:
         try:
             self.line.receive_data(data)
         except ProtocolError as error:
-            self.member.world.watch.lane_gave_up(self.member, str(error))
+            self.member.world.watch.repl_link_gave_up(self.member, str(error))
             self.close()
 
     def move(self) -> bool:
@@ -375,11 +377,11 @@ class Server:
             stream.close()
 
 
-class Lane:
-    """The connection of a lane to another member, made again and again, as `Peer` does it."""
+class ReplLink:
+    """The connection of a replication link to another member, made again and again, as `Peer` does it."""
 
-    def __init__(self, copies: Copies, peer: PeerSession) -> None:
-        self.copies, self.peer, self.member = copies, peer, copies.member
+    def __init__(self, replicas: Replicas, peer: PeerSession) -> None:
+        self.replicas, self.peer, self.member = replicas, peer, replicas.member
         self.stream: Stream | None = None
         self.is_ending = self.is_asking = False
         self._connect()
@@ -387,9 +389,9 @@ class Lane:
     def _connect(self) -> None:
         if self.is_ending:
             return
-        session = self.copies.session
+        session = self.replicas.session
         self.member.open(
-            wire.LANE,
+            wire.REPLICATION,
             lambda word: wire.Opening(session.me, self.peer.member, session.site_identity, word),
             self._opened,
             lambda words: self._broke(),
@@ -400,15 +402,15 @@ class Lane:
             end.close()
             return
         self.peer.connected()
-        self.peer.lane.session.connected()
-        self.stream = Stream(self.member, self.peer.lane.session, end, self._broke)
+        self.peer.repl_link.session.connected()
+        self.stream = Stream(self.member, self.peer.repl_link.session, end, self._broke)
 
     def _broke(self) -> None:
         self.stream = None
         pause_us = self.peer.broke(self.member.now_us)
         if not self.is_ending:
-            self.copies.session.suspect(self.peer.member)
-            self.copies.wake()
+            self.replicas.session.suspect(self.peer.member)
+            self.replicas.wake()
             self.member.later(pause_us, self._connect)
 
     def ask(self) -> None:
@@ -422,10 +424,10 @@ class Lane:
         def answered(reply: dict[str, Any]) -> None:
             self.is_asking = False
             try:
-                self.copies.session.answered(self.peer.member, request["region"], reply, self.member.now_us)
+                self.replicas.session.answered(self.peer.member, request["region"], reply, self.member.now_us)
             except PywanError as error:
                 self.member.world.note(f"{self.member.name}: answers of {self.peer.member}: {error}")
-            self.copies.wake()
+            self.replicas.wake()
 
         def failed() -> None:
             self.is_asking = False
@@ -440,17 +442,17 @@ class Lane:
             self.stream.close()
 
 
-class Copies:
-    """Drives a CopiesSession, as `MemberCopies` does it."""
+class Replicas:
+    """Drives a ReplicasSession, as `MemberReplicas` does it."""
 
     def __init__(self, member: Member) -> None:
         self.member = member
-        self.session = CopiesSession(member_timeout_us=MEMBER_TIMEOUT_US, memory=member.memory)
-        self.lanes: dict[Incarnation, Lane] = {}
+        self.session = ReplicasSession(member_timeout_us=MEMBER_TIMEOUT_US, memory=member.memory)
+        self.repl_links: dict[Incarnation, ReplLink] = {}
         self.due_us = 0
         self.share, self.drop, self.find = self.session.share, self.session.drop, self.session.find
         self.followed, self.counts = self.session.followed, self.session.counts
-        self.members_of_lanes = self.session.members_of_lanes
+        self.members_of_repl_links = self.session.members_of_repl_links
 
     def start(self, me: Incarnation, site_identity: str) -> None:
         self.session.me, self.session.site_identity = me, site_identity
@@ -484,17 +486,17 @@ class Copies:
     def follow(self) -> None:
         came, gone = self.session.take_peers()
         for peer in came:
-            self.lanes[peer.member] = Lane(self, peer)
+            self.repl_links[peer.member] = ReplLink(self, peer)
         for peer in gone:
-            self.lanes.pop(peer.member).stop()
-        for lane in self.lanes.values():
-            lane.ask()
+            self.repl_links.pop(peer.member).stop()
+        for repl_link in self.repl_links.values():
+            repl_link.ask()
 
     def stop(self) -> None:
         self.session.is_stopping = True
-        for lane in self.lanes.values():
-            lane.stop()
-        for stream in [each for each in self.member.streams if isinstance(each.session, _core.LaneReceiverSession)]:
+        for repl_link in self.repl_links.values():
+            repl_link.stop()
+        for stream in [each for each in self.member.streams if isinstance(each.session, _core.ReplReceiverSession)]:
             stream.close()
 
 
@@ -538,9 +540,9 @@ class Sharing(SharedRegions):
         world.words += 1
         return world.words
 
-    def _make_copies(self) -> Any:
-        self._member.copies = Copies(self._member)
-        return self._member.copies
+    def _make_replicas(self) -> Any:
+        self._member.replicas = Replicas(self._member)
+        return self._member.replicas
 
     def _make_calls(self, site_identity: str) -> Any:
         self._member.server = Server(self._member)
@@ -550,15 +552,17 @@ class Sharing(SharedRegions):
         self._member.lines = Lines(self._member)
         return self._member.lines
 
-    def _new_tail(self, region: Any) -> Any:
-        tail = WatchedTail(region.bucket_count, region.shards, region.attributes.min_in_sync_copies, self.budget)
+    def _new_changelog(self, region: Any) -> Any:
+        changelog = WatchedChangelog(
+            region.bucket_count, region.shards, region.attributes.min_in_sync_replicas, self.budget
+        )
         world, member = self._member.world, self._member
 
-        def watch(bucket: int, life: int, epoch: int, last: int) -> None:
-            world.watch.activated(member, BucketKey(region.name, bucket), life, epoch, last)
+        def watch(bucket: int, timeline: int, epoch: int, last: int) -> None:
+            world.watch.activated(member, BucketKey(region.name, bucket), timeline, epoch, last)
 
-        tail.watch = watch
-        return tail
+        changelog.watch = watch
+        return changelog
 
     def _run_older(self, older: OlderEvents) -> None:
         asking = self._asking[older.region, older.sender] = Asking()
@@ -622,8 +626,8 @@ class SimulatedAgent:
             has_ended=world.has_ended,
             draw_id=lambda: world.simulation.rng.randrange(1, 1 << 32),
             draw_nonce=self._draw_nonce,
-            reached=lambda: member.copies.session.reached(member.now_us),
-            followed=lambda: member.copies.session.followed(),
+            reached=lambda: member.replicas.session.reached(member.now_us),
+            followed=lambda: member.replicas.session.followed(),
         )
         self.session.away_since_us = 0
         self._has_address = False
@@ -662,8 +666,8 @@ class SimulatedAgent:
         return self.session.member_timeout_us
 
     @property
-    def heard_us(self) -> int:
-        return self.session.heard_us
+    def received_us(self) -> int:
+        return self.session.received_us
 
     def status(self) -> dict[str, Any]:
         session = self.session
@@ -681,10 +685,10 @@ class SimulatedAgent:
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:
         self.session.caught_up(key, epoch, learner)
 
-    def unreachable(self, epochs: Mapping[BucketKey, Epoch], copy: Incarnation) -> None:
-        self._member.world.watch.gave_up(self._member, copy)
-        self._member.world.statistics["reports of unreachable copies"] += 1
-        self.session.unreachable(epochs, copy)
+    def unreachable(self, epochs: Mapping[BucketKey, Epoch], replica: Incarnation) -> None:
+        self._member.world.watch.gave_up(self._member, replica)
+        self._member.world.statistics["reports of unreachable replicas"] += 1
+        self.session.unreachable(epochs, replica)
 
     def suspect(self, member: Incarnation) -> None:
         self.session.suspect(member)
@@ -745,8 +749,8 @@ class SimulatedAgent:
                     member.world.folders[member.name] = self.session.remembered
                     member.sharing.take(tables)
                     member.world.proofs.stored(member)
-                case Extended(until_us, heard_us):
-                    member.sharing.take_lease(until_us, heard_us)
+                case Extended(until_us, received_us):
+                    member.sharing.take_lease(until_us, received_us)
                 case GivenUp(me):
                     member.world.renamed(member, me)
                     member.sharing.take_new_incarnation(me)
@@ -762,7 +766,7 @@ class Member(Node):
         self.streams: list[Stream] = []
         self.clients: list[Client] = []
         self.regions: dict[str, SimulatedRegion] = {}
-        self.copies: Copies
+        self.replicas: Replicas
         self.lines: Lines | None = None
         self.server: Server
         self.clock_of_stamps = _core.Clock()
@@ -835,7 +839,7 @@ class Member(Node):
             attributes=made,
         )
         region.limit_memory(self.memory)
-        region.on_share = lambda tail, each_tells: self.world.shares(self, made.name, tail, each_tells)
+        region.on_share = lambda changelog, each_tells: self.world.shares(self, made.name, changelog, each_tells)
         self.regions[made.name] = region
         self.world.note(f"{self.me} creates {made.name}")
         self.world.creates(self, region)
@@ -903,8 +907,8 @@ class Member(Node):
         )
 
     def _refusal_of(self, protocol: bytes, told: wire.Opening) -> str:
-        if protocol == wire.LANE:
-            return self.copies.session.refusal_of_lane(told)
+        if protocol == wire.REPLICATION:
+            return self.replicas.session.refusal_of_repl_link(told)
         return wire.refusal_of(told, self.me, self.agent.site_identity) or self.server.refusal_of(told)
 
     def _take(self, protocol: bytes, told: wire.Opening, end: End) -> str:
@@ -915,9 +919,9 @@ class Member(Node):
         if protocol == wire.CALLS:
             self.server.take(told, end)
             return ""
-        copies = self.copies
-        receiver = copies.session.lane_came(told.from_)
-        Stream(self, receiver.open_session(), end, lambda: copies.session.lane_went(receiver, self.now_us))
+        replicas = self.replicas
+        receiver = replicas.session.repl_link_opened(told.from_)
+        Stream(self, receiver.open_session(), end, lambda: replicas.session.repl_link_closed(receiver, self.now_us))
         return ""
 
     # Time
@@ -925,9 +929,9 @@ class Member(Node):
     def pump(self) -> None:
         for _ in range(100):
             moved = False
-            if self.copies.due_us <= self.now_us:
-                self.copies.work()
-            self.copies.follow()
+            if self.replicas.due_us <= self.now_us:
+                self.replicas.work()
+            self.replicas.follow()
             self.agent.move()
             for stream in list(self.streams):
                 moved = stream.move() or moved
@@ -946,7 +950,7 @@ class Member(Node):
             self._set_timer()
 
     def _set_timer(self) -> None:
-        due = [self.copies.due_us, self.agent.due_us(), *(each.due_us() for each in self.streams)]
+        due = [self.replicas.due_us, self.agent.due_us(), *(each.due_us() for each in self.streams)]
         due += [each.due_us() for each in (self.lines.all() if self.lines is not None else ())]
         due += [each.due_us() for each in self.clients]
         first = max(min(each for each in due if each is not None), self.now_us)

@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from pywan.coordination.actions import Store
 from pywan.coordination.tables import Bucket, BucketKey, Epoch, Incarnation
-from pywan.member.hosting import silence_limit_ms
+from pywan.member.hosting import unclean_recovery_timeout_ms
 
 from .coordinator import MEMBER_TIMEOUT_US
 from .member import Member
-from .shown import shown, tail_of
+from .shown import changelog_of, shown
 
 if TYPE_CHECKING:
     from .world import SiteWorld
 
 
 class _Removal(NamedTuple):
-    """A decision took somebody out of the copies in sync. It is in effect when one of those who stay has stored it."""
+    """A decision took somebody out of the in-sync replicas. It is in effect when one of those who stay has stored
+    it."""
 
     epoch: Epoch
     version: int
@@ -34,8 +35,8 @@ class Proofs:
 
     def __init__(self, world: SiteWorld) -> None:
         self._world = world
-        self._heard_us: dict[Incarnation, int] = {}  # When the coordinator heard the member last.
-        self._silent: set[Incarnation] = (
+        self._received_us: dict[Incarnation, int] = {}  # When the coordinator heard the member last.
+        self._unreachable: set[Incarnation] = (
             set()
         )  # Their leases were over, and nobody reached them, since they were heard.
         self._reaches: dict[Incarnation, list[Incarnation]] = {}  # As the member said last.
@@ -48,15 +49,15 @@ class Proofs:
 
     # What the coordinator hears, and what members store
 
-    def heard(self, member: Incarnation, reaches: list[Incarnation] | None = None) -> None:
-        self._heard_us[member] = self._world.simulation.now_us
-        self._silent.discard(member)
-        self._silent.update(each for each in self._heard_us if self._is_lease_over(each))
+    def received(self, member: Incarnation, reaches: list[Incarnation] | None = None) -> None:
+        self._received_us[member] = self._world.simulation.now_us
+        self._unreachable.discard(member)
+        self._unreachable.update(each for each in self._received_us if self._is_lease_over(each))
         if reaches is not None:
             self._reaches[member] = reaches
 
-    def asked_to_take_out(self, primary: Incarnation, copy: Incarnation) -> None:
-        self._asked_us[primary][copy] = self._world.simulation.now_us
+    def asked_to_take_out(self, primary: Incarnation, replica: Incarnation) -> None:
+        self._asked_us[primary][replica] = self._world.simulation.now_us
 
     def given_back(self, member: Incarnation, region: str) -> None:
         """A member closes a region that others may have."""
@@ -77,19 +78,19 @@ class Proofs:
 
     def decided(self, key: BucketKey, bucket: Bucket, store: Store) -> None:
         """A bucket has a primary by this decision."""
-        before, generation = self._decided.get(key, (None, 0))
-        self._decided[key] = bucket, store.generation
+        before, recovery_epoch = self._decided.get(key, (None, 0))
+        self._decided[key] = bucket, store.recovery_epoch
         self._see_ignorance(key, store)
-        if before is None or key in self._world.watch.unchecked or generation != store.generation:
+        if before is None or key in self._world.watch.unchecked or recovery_epoch != store.recovery_epoch:
             self._removals[key].clear()
-        elif before.life != bucket.life:
+        elif before.timeline != bucket.timeline:
             self._see_everybody_has_ended(key)
             self._removals[key].clear()
         else:
-            for gone in set(before.copies) - set(bucket.copies):
+            for gone in set(before.replicas) - set(bucket.replicas):
                 self._see_removal(key, before, bucket, gone)
-                self._removals[key][gone] = _Removal(bucket.epoch, bucket.version, bucket.copies)
-            for each in bucket.copies:
+                self._removals[key][gone] = _Removal(bucket.epoch, bucket.version, bucket.replicas)
+            for each in bucket.replicas:
                 self._removals[key].pop(each, None)
 
     def _see_ignorance(self, key: BucketKey, store: Store) -> None:
@@ -104,13 +105,13 @@ class Proofs:
                 continue
             newest = member.agent.tables.newest
             self._world.must(
-                newest.run < store.generation or coordinator.core.site.made(newest),
+                newest.controller_epoch < store.recovery_epoch or coordinator.core.site.made(newest),
                 f"the coordinator decides about {key}, and does not know decision {newest}, which {me} has",
             )
 
     def _see_removal(self, key: BucketKey, before: Bucket, bucket: Bucket, gone: Incarnation) -> None:
-        """A set of copies gets smaller only for what proves something: its primary asks, a lease is over and nobody who
-        is heard reaches the copy, or the copy has ended or was given back. Or it has too many."""
+        """A set of replicas gets smaller only for what proves something: its primary asks, a lease is over and nobody
+        who is heard reaches the replica, or the replica has ended or was given back. Or it has too many."""
         if self._is_too_many(key, before, bucket, gone) or (gone, key.region) in self._given_back:
             return
         now_us = self._world.simulation.now_us
@@ -118,23 +119,23 @@ class Proofs:
         suspects = sum(at_us >= now_us - 2 * MEMBER_TIMEOUT_US for at_us in asked_us.values())
         is_asked = before.primary is not None and gone in self._asked_us.get(before.primary, {})
         self._world.must(
-            self._has_ended(gone) or is_asked or suspects > 1 or gone in self._silent or self._is_lease_over(gone),
-            f"{gone} is taken out of the copies of {key} without proof: {shown(before)}; now {shown(bucket)}",
+            self._has_ended(gone) or is_asked or suspects > 1 or gone in self._unreachable or self._is_lease_over(gone),
+            f"{gone} is taken out of the replicas of {key} without proof: {shown(before)}; now {shown(bucket)}",
         )
 
     def _is_too_many(self, key: BucketKey, before: Bucket, bucket: Bucket, gone: Incarnation) -> bool:
-        """Whether as many copies stay as the region wants, the primary among them, and all of these are heard."""
-        heard_since_us = self._world.simulation.now_us - MEMBER_TIMEOUT_US * 21 // 20
-        heard = [each for each in bucket.copies if self._heard_us.get(each, -1) >= heard_since_us]
-        wanted = self._world.coordinator.core.site.regions[key.region].copies_wanted(len(before.copies))
+        """Whether as many replicas stay as the region wants, the primary among them, and all of these are heard."""
+        received_since_us = self._world.simulation.now_us - MEMBER_TIMEOUT_US * 21 // 20
+        in_contact = [each for each in bucket.replicas if self._received_us.get(each, -1) >= received_since_us]
+        wanted = self._world.coordinator.core.site.regions[key.region].replicas_wanted(len(before.replicas))
         stays = before.epoch == bucket.epoch and before.primary == bucket.primary != gone
-        return stays and len(heard) >= wanted and bucket.primary in heard
+        return stays and len(in_contact) >= wanted and bucket.primary in in_contact
 
     def _is_lease_over(self, member: Incarnation) -> bool:
         now_us = self._world.simulation.now_us
-        since_us = max(self._heard_us.get(member, 0), self._world.coordinator.started_us)
+        since_us = max(self._received_us.get(member, 0), self._world.coordinator.started_us)
         is_reached = any(
-            member in reached and self._heard_us[each] >= now_us - MEMBER_TIMEOUT_US * 9 // 10
+            member in reached and self._received_us[each] >= now_us - MEMBER_TIMEOUT_US * 9 // 10
             for each, reached in self._reaches.items()
             if not self._has_ended(each)
         )
@@ -149,7 +150,7 @@ class Proofs:
         """A bucket begins anew. Whoever was taken out by a decision that none of the others has stored holds it still:
         no smaller set was in effect."""
         attributes = self._world.attributes_of(key.region)
-        if silence_limit_ms(attributes) >= 0 or self._world.statistics.get("files"):
+        if unclean_recovery_timeout_ms(attributes) >= 0 or self._world.statistics.get("files"):
             return
         for each, removal in self._removals[key].items():
             self._world.must(
@@ -160,27 +161,28 @@ class Proofs:
 
     # Answers
 
-    def answered(self, key: BucketKey, bucket: Bucket, life: int, counted: int) -> None:
-        """A change is answered. What one of the copies in sync knows may be all that is left of the decisions: so
+    def answered(self, key: BucketKey, bucket: Bucket, timeline: int, high_watermark: int) -> None:
+        """A change is answered. What one of the in-sync replicas knows may be all that is left of the decisions: so
         whoever is in sync by its tables has the change."""
-        for each in bucket.in_sync:
+        for each in bucket.isr:
             node = self._world.network.nodes.get(each)
             if not isinstance(node, Member) or node.is_dead:
                 continue
             known = node.agent.tables.buckets.get(key)
             if known is None or known.epoch != bucket.epoch:
                 continue
-            for other in known.in_sync:
+            for other in known.isr:
                 holder = self._world.network.nodes.get(other)
                 told = holder.agent.tables.buckets.get(key) if isinstance(holder, Member) else None
                 is_later = told is not None and (told.epoch, told.version) > (known.epoch, known.version)
-                if is_later and other not in told.in_sync:
+                if is_later and other not in told.isr:
                     continue  # It was taken out since, and would report that decision itself.
-                tail = tail_of(holder, key)
-                theirs = tail.state(key.number) if tail is not None else None
-                if theirs is not None and theirs["life"] == life:
+                changelog = changelog_of(holder, key)
+                theirs = changelog.state(key.number) if changelog is not None else None
+                if theirs is not None and theirs["timeline"] == timeline:
                     self._world.must(
-                        theirs["last"] >= counted,
-                        f"a change of {key} is answered through {counted}, and {other}, in sync as {each} knows, has"
-                        f" {theirs['last']}",
+                        theirs["log_end"] >= high_watermark,
+                        f"a change of {key} is answered through {high_watermark}, and {other}, in sync as {each}"
+                        " knows, has"
+                        f" {theirs['log_end']}",
                     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WAN = b"WAN!"  # Connections of senders are told from others by it.
 CREDIT_EVENTS, CREDIT_BYTES = 4_000_000, 64 << 20
 HEARTBEAT_US = 300 * MS
-SILENCE_US = 1000 * MS  # A sender that is silent for so long is disconnected.
+RECEIVE_TIMEOUT_US = 1000 * MS  # A sender that is silent for so long is disconnected.
 LOOK_US = 5 * MS
 
 Version = tuple[int, int]  # Stamp, site.
@@ -41,7 +41,7 @@ class Incoming:
             lambda core, record, place: site.apply(receiver, core, record, place),
             mount=hello.mount,
         )
-        self.session.connected(site.clock(), SILENCE_US // MS)
+        self.session.connected(site.clock(), RECEIVE_TIMEOUT_US // MS)
         receiver.take_over(hello, self)
         end.receive, end.ended = self._receive, self._ended
         site.incoming.append(self)

@@ -1,4 +1,4 @@
-"""Owns the question whether a simulated site is at rest: nobody waits, and all copies are there and equal."""
+"""Owns the question whether a simulated site is at rest: nobody waits, and all replicas are there and equal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pywan.config.attributes import RegionAttributes
 from pywan.coordination.tables import Bucket, BucketKey
 
 from .member import Member
-from .shown import contents, shown, tail_of
+from .shown import changelog_of, contents, shown
 
 if TYPE_CHECKING:
     from .world import SiteWorld
@@ -22,11 +22,11 @@ class Rest:
     def why_not(self) -> str:
         """Why the site is not at rest; empty: it is."""
         core = self._world.coordinator.core
-        if core.reports.undecided or core.silence.is_on:
+        if core.reports.undecided or core.grace_period.is_on:
             return "the coordinator waits for members that are there"
         nodes = [self._world.coordinator, *self._world.members.values()]
         if any(each.paused_until > self._world.simulation.now_us for each in nodes):
-            return "somebody is paused"  # The silence-limit ends all answers while it is the coordinator.
+            return "somebody is paused"  # The unclean-recovery-timeout ends all answers while it is the coordinator.
         for member in self._world.members.values():
             why = self._member_unrest(member)
             if why:
@@ -49,9 +49,9 @@ class Rest:
             return f"{len(member.clients)} callers of {member.me} wait"
         sessions = [each.session for each in member.streams if isinstance(each.session, _core.CallSession)]
         sessions += [member.lines.here.here] if member.lines is not None and member.lines.here.here else []
-        shelved = sum(each.shelved for each in sessions)
-        if shelved:
-            return f"{shelved} calls are shelved at {member.me}"
+        pending = sum(each.pending for each in sessions)
+        if pending:
+            return f"{pending} calls are shelved at {member.me}"
         waiting = sorted(key[0] for key in member.agent.session.asked.requests)
         if waiting:
             return f"{member.me} waits for the effect of {', '.join(map(str, waiting))}"
@@ -64,32 +64,32 @@ class Rest:
             return f"{key} has no primary"
         if bucket.leaving or bucket.learners:
             return f"{key} is not at rest: {shown(bucket)}"
-        wanted = core.site.regions[key.region].copies_wanted(len(core.site.hosts(key.region)))
+        wanted = core.site.regions[key.region].replicas_wanted(len(core.site.hosts(key.region)))
         is_made_again = not attributes.is_partitioned or attributes.recovery_delay >= 0
-        if len(bucket.copies) > wanted or (is_made_again and len(bucket.copies) < wanted):
-            return f"{key} has not {wanted} copies: {shown(bucket)}"
-        return self._unrest_of_copies(key, bucket)
+        if len(bucket.replicas) > wanted or (is_made_again and len(bucket.replicas) < wanted):
+            return f"{key} has not {wanted} replicas: {shown(bucket)}"
+        return self._unrest_of_replicas(key, bucket)
 
-    def _unrest_of_copies(self, key: BucketKey, bucket: Bucket) -> str:
-        if not self._world.coordinator.core.candidates.queueing(key.region) <= {*bucket.in_sync}:
+    def _unrest_of_replicas(self, key: BucketKey, bucket: Bucket) -> str:
+        if not self._world.coordinator.core.candidates.queueing(key.region) <= {*bucket.isr}:
             return f"the queued events of {key} are not at all members that run a serial sender: {shown(bucket)}"
         found, streams = set(), set()
-        for each in bucket.in_sync:
+        for each in bucket.isr:
             node = self._world.network.nodes.get(each)
-            tail = tail_of(node, key)
-            if tail is None:
-                return f"{each}, in sync, has no copy of {key}"
-            state, region = tail.state(key.number), node.regions[key.region]
+            changelog = changelog_of(node, key)
+            if changelog is None:
+                return f"{each}, in sync, has no replica of {key}"
+            state, region = changelog.state(key.number), node.regions[key.region]
             role = "primary" if each == bucket.primary else "copy"
             if state["role"] != role:
                 return f"{each} is {state['role']} of {key}, and not {role}"
-            streams.add((state["life"], state["epoch"], state["last"], state["counted"]))
-            if each in bucket.copies:
+            streams.add((state["timeline"], state["epoch"], state["log_end"], state["high_watermark"]))
+            if each in bucket.replicas:
                 found.add(contents(region, key.number))
         if len(streams) > 1 or len(found) > 1:
-            return f"the copies of {key} differ: {sorted(streams)}, {sorted(found, key=str)}"
+            return f"the replicas of {key} differ: {sorted(streams)}, {sorted(found, key=str)}"
         for member in self._world.members.values():
             region = member.regions[key.region]
-            if member.me not in bucket.copies and contents(region, key.number)[0]:
+            if member.me not in bucket.replicas and contents(region, key.number)[0]:
                 return f"{member.me} holds entries of {key}, and is no copy of it"
         return ""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 # The product's times, as much shorter as the simulated `member-timeout` is.
 FIRST_RETRY_US, LONGEST_RETRY_US = 10 * MS, 200 * MS
-SILENCE_MS = 1000
+RECEIVE_TIMEOUT_MS = 1000
 TELL_US, TAKEN_AT_ONCE = 20 * MS, 50
 COMPARE_US, COMPARE_SOON_US, ANSWER_US = 250 * MS, 5 * MS, 500 * MS
 
@@ -119,12 +119,12 @@ class SimulatedDispatchers(Dispatchers):
         self._tell_acknowledged()
 
     def _tell_acknowledged(self) -> None:
-        """Tells the filters of events that other members sent, as `SentElsewhere` has a thread do it."""
+        """Tells the filters of events that other members sent, as `DispatchedByOthers` has a thread do it."""
         filters, queue = self._sender.filters, self._sender.queue
-        if not self._at_work or not filters.hears_acknowledgements:
+        if not self._at_work or not filters.wants_acknowledgements:
             return
-        queue.keep_settled(True)  # This also ends the wait of the next call.
-        filters.tell_acknowledged(queue.take_settled(TAKEN_AT_ONCE))
+        queue.keep_acknowledged(True)  # This also ends the wait of the next call.
+        filters.tell_acknowledged(queue.take_acknowledged(TAKEN_AT_ONCE))
         self._sender.member.later(TELL_US, self._tell_acknowledged)
 
     def end(self) -> None:
@@ -132,7 +132,7 @@ class SimulatedDispatchers(Dispatchers):
         for each in self._at_work:
             each.end()
         self._at_work = []
-        self._sender.queue.keep_settled(False)
+        self._sender.queue.keep_acknowledged(False)
 
 
 class SimulatedSender(SenderCore):
@@ -286,8 +286,8 @@ class MemberSenders:
             on_running=self._runs,
             on_destroy=self._forget,
             is_primary=lambda: self.roles.is_primary(made),
-            kept_elsewhere=lambda: self.roles.kept_elsewhere(made),
-            parked_elsewhere=self.parked,
+            kept_by_others=lambda: self.roles.kept_by_others(made),
+            parked_at_others=self.parked,
         )
         self.parked.add(sender)
         return sender
@@ -319,7 +319,7 @@ class MemberSenders:
         region.attach([each.queue for each in senders])
         self._member.sharing.fed(region.name, senders)
 
-    def runs_elsewhere(self, made: QueueAttributes) -> bool:
+    def runs_on_others(self, made: QueueAttributes) -> bool:
         """Whether the sender runs on another member, as this one's tables say."""
         runs = running(self._member.agent.tables.members.values())
         return bool(runs.get(made.core_id, set()) - {self._member.me})

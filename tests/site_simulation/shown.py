@@ -37,19 +37,19 @@ class Keys:
 
 def shown(bucket: Bucket) -> str:
     names = {
-        "in sync": bucket.in_sync,
+        "in sync": bucket.isr,
         "leaving": bucket.leaving,
         "learners": bucket.learning,
         "queues alone": bucket.queue_only,
     }
     told = ", ".join(f"{name} {'+'.join(map(str, some))}" for name, some in names.items() if some)
-    return f"epoch {bucket.epoch} version {bucket.version} life {bucket.life} primary {bucket.primary}, {told}"
+    return f"epoch {bucket.epoch} version {bucket.version} timeline {bucket.timeline} primary {bucket.primary}, {told}"
 
 
-def tail_of(node: Node | None, key: BucketKey) -> _core.Tail | None:
+def changelog_of(node: Node | None, key: BucketKey) -> _core.Changelog | None:
     if not isinstance(node, Member) or node.is_dead or key.region not in node.regions:
         return None
-    return node.regions[key.region].tail
+    return node.regions[key.region].changelog
 
 
 def number_in(value: object) -> int | None:

@@ -38,9 +38,10 @@ class Threads:
         self._world = world
         self._begun = 0
         self._puts: dict[int, _Put] = {}  # By the value that was put.
-        # Since when each member is among the copies in sync, or holds the queued events with them; and in which life.
+        # Since when each member is among the in-sync replicas, or holds the queued events with them; and in which
+        # timeline.
         self._since: defaultdict[BucketKey, dict[Incarnation, int]] = defaultdict(dict)
-        self._lives: dict[BucketKey, int] = {}
+        self._timelines: dict[BucketKey, int] = {}
         self._shared_us: dict[tuple[Member, str], int] = {}  # When each member began to share each region.
         self._peeked: dict[tuple[Member, str, int], int] = {}  # By sender and partition: how far it was seen.
 
@@ -74,12 +75,12 @@ class Threads:
         """Decisions as they are stored."""
         now_us = self._world.simulation.now_us
         for key, bucket in store.buckets:
-            if bucket is None or self._lives.get(key) != bucket.life:
+            if bucket is None or self._timelines.get(key) != bucket.timeline:
                 self._since[key].clear()
             if bucket is not None:
-                self._lives[key] = bucket.life
+                self._timelines[key] = bucket.timeline
                 before = self._since[key]
-                self._since[key] = {each: before.get(each, now_us) for each in bucket.in_sync}
+                self._since[key] = {each: before.get(each, now_us) for each in bucket.isr}
 
     def shares(self, member: Member, region: str) -> None:
         """A member begins to share a region: what it had queued of it alone moves into the streams of its buckets, and

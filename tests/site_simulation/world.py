@@ -20,10 +20,10 @@ from pywan.coordination.tables import Incarnation
 from pywan.errors import PywanError
 
 from .broken import Broken
-from .client import ANSWERED, AT_COPY, FAILED, Client
+from .client import ANSWERED, AT_REPLICA, FAILED, Client
 from .coordinator import MEMBER_TIMEOUT_US, CoordinatorNode
 from .faults import Faults
-from .member import Member, SimulatedRegion, WatchedTail
+from .member import Member, SimulatedRegion, WatchedChangelog
 from .proofs import Proofs
 from .rest import Rest
 from .shown import Keys
@@ -61,8 +61,8 @@ class _Errors(logging.Handler):
 
 
 class SiteWorld:
-    """All of it, from one seed. Worlds of a kind of their own change its form (`_form`, `_members_begin`) and its life
-    (`_live`)."""
+    """All of it, from one seed. Worlds of a kind of their own change its form (`_form`, `_members_begin`) and its
+    timeline (`_live`)."""
 
     kind = "faults"
     # Statistics that some seeds of this kind have to count. Otherwise it shows nothing.
@@ -103,7 +103,7 @@ class SiteWorld:
     def _form(self, rng: random.Random) -> None:
         """Chooses regions and values."""
         self.regions = self._regions(rng)
-        self._ask_for_copies(random.Random(f"{self.seed} copies"))
+        self._ask_for_replicas(random.Random(f"{self.seed} replicas"))
         self.value_bytes = random.Random(f"{self.seed} values").choice([0, 0, 40_000])
 
     def _members_begin(self, rng: random.Random) -> None:
@@ -126,7 +126,7 @@ class SiteWorld:
             total_num_buckets=self.keys.buckets,
             redundant_copies=rng.choice([1, 1, 2, 0, 3]),
             recovery_delay=rng.choice([-1, 0, 500]),
-            silence_limit=rng.choice([None, 1500]),
+            unclean_recovery_timeout=rng.choice([None, 1500]),
         )
         if rng.random() < 0.7:
             return [made]
@@ -136,17 +136,18 @@ class SiteWorld:
             total_num_buckets=self.keys.buckets,
             redundant_copies=made.redundant_copies,
             recovery_delay=made.recovery_delay,
-            silence_limit=made.silence_limit,
+            unclean_recovery_timeout=made.unclean_recovery_timeout,
             colocated_with="data",
         )
         return [made, beside]
 
-    def _ask_for_copies(self, rng: random.Random) -> None:
-        """In some worlds a change needs two copies. Where lost copies are not made again, it would wait for ever."""
+    def _ask_for_replicas(self, rng: random.Random) -> None:
+        """In some worlds a change needs two replicas. Where lost replicas are not made again, it would wait for
+        ever."""
         least = rng.choice([1, 1, 2])
         for each in self.regions:
             if not each.is_partitioned or (each.redundant_copies and each.recovery_delay >= 0):
-                each.min_in_sync_copies = least
+                each.min_in_sync_replicas = least
 
     def attributes_of(self, region: str) -> RegionAttributes:
         return next(each for each in (*self.regions, *self.roles) if each.name == region)
@@ -226,9 +227,9 @@ class SiteWorld:
     def decided(self, store: Store) -> None:
         """The coordinator has stored decisions."""
 
-    def shares(self, member: Member, region: str, tail: WatchedTail, each_tells: bool) -> None:
-        """A member begins to share a region. `each_tells`: each member with a copy tells its listeners. Otherwise only
-        the primary's member does."""
+    def shares(self, member: Member, region: str, changelog: WatchedChangelog, each_tells: bool) -> None:
+        """A member begins to share a region. `each_tells`: each member with a replica tells its listeners. Otherwise
+        only the primary's member does."""
 
     # --- clients ---
 
@@ -292,9 +293,9 @@ class SiteWorld:
 
         def over(what: str, answer: Hashable) -> None:
             self.statistics[what] += 1
-            # A copy that was cut off, and is no copy in sync any more, may be a lease behind. If the coordinator has
-            # lost the decision that says so, the copy gets a lease again, until later decisions are heard.
-            if what == AT_COPY and not self.statistics.get("files"):
+            # A replica that was cut off, and is no in-sync replica any more, may be a lease behind. If the coordinator
+            # has lost the decision that says so, the replica gets a lease again, until later decisions are heard.
+            if what == AT_REPLICA and not self.statistics.get("files"):
                 history[slot] = Operation(thread, name, arguments, answer, called - BEHIND_US, self.simulation.now_us)
             elif what == ANSWERED:
                 history[slot] = Operation(thread, name, arguments, answer, called, self.simulation.now_us)
@@ -359,7 +360,7 @@ class SiteWorld:
             self.simulation.run_until(self.simulation.now_us + rng.randrange(10, 400) * MS)
 
     def end_well(self) -> None:
-        """Everything heals: in bounded time every bucket has an active primary and all its copies."""
+        """Everything heals: in bounded time every bucket has an active primary and all its replicas."""
         self.is_healing = True
         self.network.heal()
         self.start_coordinator()
@@ -379,7 +380,7 @@ class SiteWorld:
             self.client(told.append)
         self.simulation.run_until(self.simulation.now_us + 1000 * MS)
         self.must(
-            len(told) == 8 and {ANSWERED, AT_COPY}.issuperset(told),
+            len(told) == 8 and {ANSWERED, AT_REPLICA}.issuperset(told),
             f"operations in a healthy site end {', '.join(told)}",
         )
         self._find_rest()

@@ -12,14 +12,14 @@ from pywan.member.sender_roles import SenderRoles, role_name
 
 from .events import Events, Watching
 from .remote import RemoteSite
-from .senders import SILENCE_MS, MemberSenders, SimulatedSender
+from .senders import RECEIVE_TIMEOUT_MS, MemberSenders, SimulatedSender
 from .simulation import MS
 from .world import SiteWorld
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from .member import Member, SimulatedRegion, WatchedTail
+    from .member import Member, SimulatedRegion, WatchedChangelog
 
 PARALLEL, SERIAL = "parallel", "serial"
 
@@ -70,7 +70,7 @@ class Gateways(SiteWorld):
                 batch_time_interval=chance.choice([0, 5, 50]),
                 enable_batch_conflation=chance.random() < 0.2,
                 compression=chance.choice(["none", "lz4"]),
-                socket_read_timeout=SILENCE_MS,
+                socket_read_timeout=RECEIVE_TIMEOUT_MS,
             )
             for site, id in enumerate(ids, 2)
         ]
@@ -94,7 +94,7 @@ class Gateways(SiteWorld):
     def decided(self, store: Store) -> None:
         self.events.threads.decided(store)
 
-    def shares(self, member: Member, region: str, tail: WatchedTail, each_tells: bool) -> None:
+    def shares(self, member: Member, region: str, changelog: WatchedChangelog, each_tells: bool) -> None:
         self.events.threads.shares(member, region)
 
     # Members and their senders
@@ -169,7 +169,7 @@ class Gateways(SiteWorld):
                 each.shut()
         super().end_well()
         if is_away:
-            self.events.check_copies()
+            self.events.check_replicas()
             for each in self.events.sites.values():
                 each.open()
             self._find_rest()
@@ -229,7 +229,7 @@ class Gateways(SiteWorld):
             for each in self._senders()
             if each.is_running
             and not each.attributes.parallel
-            and self.events.senders[each.member.name][1].runs_elsewhere(each.attributes)
+            and self.events.senders[each.member.name][1].runs_on_others(each.attributes)
         ]
         if not running:
             return

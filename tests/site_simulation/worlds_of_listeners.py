@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.tables import BucketKey
 
-from .client import ANSWERED, AT_COPY, FAILED
+from .client import ANSWERED, AT_REPLICA, FAILED
 from .coordinator import MEMBER_TIMEOUT_US
 from .listeners import Listener, Told, Waiting
-from .shown import Keys, tail_of
+from .shown import Keys, changelog_of
 from .simulation import MS
 from .world import NAMES, OPERATIONS, SiteWorld
 from .writers import Writer
 
 if TYPE_CHECKING:
-    from .member import Member, WatchedTail
+    from .member import Member, WatchedChangelog
 
 # A call takes so long at most while listeners stand still. It does not wait for them.
 CALL_US = 25 * MS
@@ -65,13 +65,13 @@ class SlowListeners(SiteWorld):
         for name in NAMES[:3]:
             self.start(name)
 
-    def shares(self, member: Member, region: str, tail: WatchedTail, each_tells: bool) -> None:
-        tail.hear(not each_tells)
+    def shares(self, member: Member, region: str, changelog: WatchedChangelog, each_tells: bool) -> None:
+        changelog.keep_notifications(not each_tells)
         pace_us = self.simulation.rng.choice([0, 1 * MS, 5 * MS])
         self.listeners[member.name, region] = Listener(
-            self, member, region, tail, pace_us, self._heard, lambda *put: self._put.append(put)
+            self, member, region, changelog, pace_us, self._received, lambda *put: self._put.append(put)
         )
-        self.waiting.append(Waiting(self, member, region, tail))
+        self.waiting.append(Waiting(self, member, region, changelog))
 
     def moved(self, member: Member) -> None:
         for each in self.waiting:
@@ -95,7 +95,7 @@ class SlowListeners(SiteWorld):
         for each in writers:
             each.stop()
         self._run_for(200)
-        self._hear_all()
+        self._receive_all()
         puts = [("data", *each) for writer in writers for each in writer.put] + self._put
         self._check_all(puts)
         self._find_rest()
@@ -126,7 +126,7 @@ class SlowListeners(SiteWorld):
             ended.append(what)
             took_us = self.simulation.now_us - since_us
             self.must(
-                (what in (ANSWERED, AT_COPY) or self.is_to_be_full) and took_us <= at_most_us,
+                (what in (ANSWERED, AT_REPLICA) or self.is_to_be_full) and took_us <= at_most_us,
                 f"beside listeners a call of {member.me} on {of} ends {what} after {took_us / 1e6} s",
             )
             self.statistics["single calls beside listeners that stood still"] += 1
@@ -138,7 +138,7 @@ class SlowListeners(SiteWorld):
     def _take_over(self) -> None:
         """A member ends while changes wait for its listeners, and others lead what it has led."""
         rng = self.simulation.rng
-        self._find_copies()
+        self._find_replicas()
         name = rng.choice(list(self.members))
         for region in ("data", "more"):
             self.listeners[name, region].stand_still(60 * MS)
@@ -149,14 +149,14 @@ class SlowListeners(SiteWorld):
         self.start(name)
         self._run_for(800)
 
-    def _find_copies(self) -> None:
-        """Every bucket has its copies, so that each has kept what is to be told."""
+    def _find_replicas(self) -> None:
+        """Every bucket has its replicas, so that each has kept what is to be told."""
         for _ in range(100):
             if not any(each.learners for each in self.coordinator.core.site.buckets.values()):
                 return
             self._run_for(20)
 
-    def _hear_all(self) -> None:
+    def _receive_all(self) -> None:
         """Slow as they are, all listeners have heard everything after a while."""
         end_us = self.simulation.now_us + TOLD_US
         while self.simulation.now_us < end_us:
@@ -169,16 +169,16 @@ class SlowListeners(SiteWorld):
 
     # What they hear
 
-    def _heard(self, told: Told) -> tuple[str, str, int] | None:
+    def _received(self, told: Told) -> tuple[str, str, int] | None:
         listener = self.listeners[told.member.name, told.region]
         self.statistics["changes told"] += 1
-        self._see_that_it_counts(told)
+        self._see_that_it_is_stable(told)
         self.must(
             told.stamp > listener.stamps.get(told.key, 0) or (told.may_repeat and self._was_told(told)),
             f"{told} is told after a later change of its key, or twice",
         )
         listener.stamps[told.key] = max(told.stamp, listener.stamps.get(told.key, 0))
-        if self._each_tells and told.member.name not in self._ended and not listener.tail.heard_dropped:
+        if self._each_tells and told.member.name not in self._ended and not listener.changelog.notifications_dropped:
             before = listener.values.get(told.key, told.before)
             self.must(told.before == before or told.before is None, f"{told} is told, and {before} was told before it")
         listener.values[told.key] = told.value
@@ -196,12 +196,12 @@ class SlowListeners(SiteWorld):
     def _each_tells(self) -> bool:
         return not self.regions[0].is_partitioned
 
-    def _see_that_it_counts(self, told: Told) -> None:
-        """Every copy in sync has this change of the key, or a later one."""
+    def _see_that_it_is_stable(self, told: Told) -> None:
+        """Every in-sync replica has this change of the key, or a later one."""
         key = BucketKey(told.region, self.keys.bucket_of(told.key))
-        for each in self.coordinator.core.site.buckets[key].copies:
+        for each in self.coordinator.core.site.buckets[key].replicas:
             node = self.network.nodes.get(each)
-            if tail_of(node, key) is None:
+            if changelog_of(node, key) is None:
                 continue
             found = node.regions[told.region].lookup(told.key)
             self.must(

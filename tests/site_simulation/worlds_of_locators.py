@@ -90,7 +90,7 @@ class Locator(Node):
         self._keep_claim()
         self._open()
         assert self.core is not None
-        self.world.took_over(self.name, term, dict(self.core.site.runs))
+        self.world.took_over(self.name, term, dict(self.core.site.controller_epochs))
 
     def act(self, me: Incarnation | None = None) -> list[Refused]:
         assert self.core is not None
@@ -141,10 +141,10 @@ class Locator(Node):
         for name in self.world.locators:
             if name != self.name:
                 self.world.network.ask(
-                    self, name, {"op": "who"}, functools.partial(self._heard_claim, name), lambda: None, CALL_US
+                    self, name, {"op": "who"}, functools.partial(self._received_claim, name), lambda: None, CALL_US
                 )
 
-    def _heard_claim(self, name: str, claim: dict[str, Any]) -> None:
+    def _received_claim(self, name: str, claim: dict[str, Any]) -> None:
         has_decided = self.core is not None and self.core.site.number > 0
         step = self.choice.take_answer(claim, name, has_decided=has_decided, now_us=self.clock())
         if step is Step.FOLLOW:
@@ -195,7 +195,7 @@ class Locator(Node):
         elif reply["decides"] and reply["term"] >= self.choice.term:
             self.choice.term = reply["term"]
             self._keep_claim()
-            takeover.heard(sent_us)
+            takeover.received(sent_us)
             if reply["records"] is not None:
                 store = records_of(plain.unpack(reply["records"]))
                 if reply["whole"]:
@@ -223,7 +223,7 @@ class Locator(Node):
             has_given = self.choice.coordinator == told.name and self.choice.term == request["term"] + 1
             reply({"decides": False, "term": self.choice.term, "lead": has_given and self.world.has_given == told.name})
             return
-        core.hear_locator(told, self.clock())
+        core.receive_from_locator(told, self.clock())
         self.act()
 
         def answer(_: bool) -> None:
@@ -246,7 +246,7 @@ class Locator(Node):
             reply({"leads": True, "round": 0, "term": self.choice.term})
             return
         if self.takeover is not None and is_proved(self.takeover.members.get(me), request["nonce"]):
-            told = self.takeover.hear_member(me, stored, request["promised"], self.clock())
+            told = self.takeover.receive_from_member(me, stored, request["promised"], self.clock())
             if self.takeover.is_due(self.clock()):
                 self.lead(self.choice.term + 1)
         reply({"leads": self.choice.leads, "round": told.round, "term": self.choice.term})
@@ -260,7 +260,7 @@ class Locator(Node):
         else:
             me, nonce = encoding.incarnation_of(request["me"]), request["nonce"]
             stored = encoding.decision_id_of(request["stored"])
-        if not is_proved(self.takeover.members.get(me), nonce) or not self.takeover.hear_question(stored):
+        if not is_proved(self.takeover.members.get(me), nonce) or not self.takeover.receive_question(stored):
             return {}
         return {"standby_at": encoding.plain_decision_id(self.takeover.newest)}
 
@@ -268,7 +268,7 @@ class Locator(Node):
         core, now = self.core, self.clock()
         if op == "coordination-join" and self.takeover is not None and not self.choice.leads:
             join = join_of(request)
-            self.takeover.hear_join(join.profile, join.nonces_before, join.stored)
+            self.takeover.receive_join(join.profile, join.nonces_before, join.stored)
         is_poll = op == "coordination-poll"
         if core is None or not self.choice.leads or request["term"] > self.choice.term:
             reply({"decides": False, **self._told_of_standby(op, request)})
@@ -307,7 +307,7 @@ class Locator(Node):
             me, stored = encoding.incarnation_of(request["me"]), encoding.decision_id_of(request["stored"])
             core.renew(me, stored, now, [])
             refusals = self.act(me)
-            tables = core.answer(stored.number, TIMEOUT_US) if not refusals and core.may_hear(me) else None
+            tables = core.answer(stored.number, TIMEOUT_US) if not refusals and core.may_be_told(me) else None
         fields["refused"] = [encoding.plain_refused(each) for each in refusals]
         if tables is None:
             reply(fields)
@@ -407,9 +407,9 @@ class Member(Node):
             else:
                 self.session.news_failed("nobody coordinates", self.clock())
 
-        def heard(reply: dict[str, Any]) -> None:
+        def received(reply: dict[str, Any]) -> None:
             if "standby_at" in reply:
-                self.session.hear_of_standby(names[0], reply["standby_at"])
+                self.session.receive_standby(names[0], reply["standby_at"])
             if reply.get("decides") is not True or reply.get("term", 0) < self.session.remembered.term:
                 failed()
                 return
@@ -422,7 +422,7 @@ class Member(Node):
             self.session.settle()
             self.world.folders[self.name] = self.session.remembered
 
-        self._ask(names[0], {"op": question.op, **question.fields}, heard, failed)
+        self._ask(names[0], {"op": question.op, **question.fields}, received, failed)
 
 
 class Locators:
@@ -486,23 +486,23 @@ class Locators:
         self.statistics["answered"] += 1
         self.note(f"{locator} of term {term} tells {newest}")
         self.history.append((term, newest))
-        for later, runs in self.taken:
+        for later, controller_epochs in self.taken:
             if later > term:
                 self.must(
-                    newest.number <= runs.get(newest.run, -1),
-                    f"{locator} of term {term} tells {newest}, and term {later} knows only {runs}",
+                    newest.number <= controller_epochs.get(newest.controller_epoch, -1),
+                    f"{locator} of term {term} tells {newest}, and term {later} knows only {controller_epochs}",
                 )
 
-    def took_over(self, locator: str, term: int, runs: dict[int, int]) -> None:
+    def took_over(self, locator: str, term: int, controller_epochs: dict[int, int]) -> None:
         self.statistics["takeovers"] += 1
         self.note(f"{locator} takes over in term {term}")
         self.must(term not in [each for each, _ in self.taken], f"two locators decide in term {term}")
         for earlier, newest in self.history:
             self.must(
-                newest.number <= runs.get(newest.run, -1),
+                newest.number <= controller_epochs.get(newest.controller_epoch, -1),
                 f"{locator} takes over in term {term}, and lacks {newest} that term {earlier} told",
             )
-        self.taken.append((term, runs))
+        self.taken.append((term, controller_epochs))
 
     # --- a run ---
 

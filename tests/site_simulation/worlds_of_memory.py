@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pywan.config.attributes import RegionAttributes
 from pywan.coordination.tables import BucketKey
 
-from .client import ANSWERED, AT_COPY
+from .client import ANSWERED, AT_REPLICA
 from .member import Member, SimulatedRegion
 from .shown import Keys
 from .simulation import MS
@@ -18,7 +18,7 @@ from .world import NAMES, SiteWorld
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# A lane pings each 100 ms. With the answer the primary knows that the member is above its limit.
+# A replication link pings each 100 ms. With the answer the primary knows that the member is above its limit.
 TOLD_MS = 300
 EPISODE_MS = 1500
 MUCH = 1 << 50  # Bytes that the rest of a process takes: more than any limit.
@@ -66,7 +66,7 @@ class ReplicasWithoutMemory(SiteWorld):
     def _be_short(self, member: Member) -> None:
         """One member is above its limit."""
         core, before = member.regions["data"], dict(self.coordinator.core.site.buckets)
-        there = [key for key in self._buckets() if member.me in before[key].copies]
+        there = [key for key in self._buckets() if member.me in before[key].replicas]
         self.note(f"{member.me} is above its limit of memory")
         member.memory.note(MUCH, 0)
         self.simulation.run_until(self.simulation.now_us + TOLD_MS * MS)
@@ -90,7 +90,7 @@ class ReplicasWithoutMemory(SiteWorld):
         for key in there:
             bucket = self.coordinator.core.site.buckets[key]
             self.must(
-                {*before[key].copies} <= {*bucket.copies},
+                {*before[key].replicas} <= {*bucket.replicas},
                 f"a replica of {key} was taken out because {member.me} is above its limit",
             )
         member.memory.note(0, 0)
@@ -109,7 +109,7 @@ class ReplicasWithoutMemory(SiteWorld):
 
         def told(what: str) -> None:
             self.must(
-                not must_go or what in (ANSWERED, AT_COPY), f"an operation that needs no memory there ends {what}"
+                not must_go or what in (ANSWERED, AT_REPLICA), f"an operation that needs no memory there ends {what}"
             )
             if must_go and names == ("put",):
                 self.statistics["new keys beside a replica without memory"] += 1

@@ -15,7 +15,7 @@ from pywan.member.hosting import site_attributes, weight_of
 from pywan.member.sender_roles import SenderRoles, ids_of
 
 from .remote import RemoteSite
-from .senders import SILENCE_MS, MemberSenders
+from .senders import RECEIVE_TIMEOUT_MS, MemberSenders
 from .simulation import MS
 from .worlds_of_gateways import Gateways
 
@@ -52,7 +52,7 @@ class Operators(Gateways):
             order_policy=chance.choice(["key", "partition"]),
             batch_size=chance.choice([1, 100]),
             batch_time_interval=chance.choice([0, 50]),
-            socket_read_timeout=SILENCE_MS,
+            socket_read_timeout=RECEIVE_TIMEOUT_MS,
         )
         self.late, self.is_wanted, self.is_attached = late, False, False
         self._asked: dict[tuple[Member, str], Request] = {}
@@ -133,7 +133,7 @@ class Operators(Gateways):
         """As `SharedRegions.losing_senders`, which waits."""
         sharing, now_us = member.sharing, self.simulation.now_us
         lacks = [(older, sharing._lacking(older)) for (name, _), older in sharing._fetching.items() if name == region]
-        if self.is_attached or all(older.are_elsewhere(member.me, each) for older, each in lacks):
+        if self.is_attached or all(older.are_at_others(member.me, each) for older, each in lacks):
             self._loses_since_us.pop((member, region), None)
             return False
         return now_us - self._loses_since_us.setdefault((member, region), now_us) < LOSING_US

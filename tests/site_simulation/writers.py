@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING
 
-from .client import ANSWERED, AT_COPY, FAILED, Client
+from .client import ANSWERED, AT_REPLICA, FAILED, Client
 from .member import Member
 from .simulation import MS
 
@@ -81,7 +81,7 @@ class Writer:
         def read(of: str) -> None:
             def over(what: str, answer: Hashable) -> None:
                 world.must(
-                    what in (ANSWERED, AT_COPY) and answer in self._may_be[of],
+                    what in (ANSWERED, AT_REPLICA) and answer in self._may_be[of],
                     f"{of} is read as {answer} ({what}), and its only writer has put {self._may_be[of]}",
                 )
                 missing.discard(of)

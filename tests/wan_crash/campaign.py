@@ -127,18 +127,18 @@ class World:
     def buckets_of(self, site: str) -> int:
         return 113 if self.replicated else BUCKETS[site]
 
-    def copies_of(self, site: str) -> int:
+    def replicas_of(self, site: str) -> int:
         return self.sizes[site] if self.replicated else 2
 
     def is_whole(self, site: str) -> bool:
-        """Whether each bucket of a site has as many copies as it is to have."""
+        """Whether each bucket of a site has as many replicas as it is to have."""
         if self.sizes[site] == 1:
             return True
-        return self.sites[site].is_shared("data", self.buckets_of(site), self.copies_of(site))
+        return self.sites[site].is_shared("data", self.buckets_of(site), self.replicas_of(site))
 
     def wait_whole(self) -> None:
         for name in NAMES:
-            eventually(lambda name=name: self.is_whole(name), WAIT_S, what=f"all copies of each bucket at {name}")
+            eventually(lambda name=name: self.is_whole(name), WAIT_S, what=f"all replicas of each bucket at {name}")
 
     def play(self) -> None:
         """One round: something goes wrong amid the work. Nothing is waited for."""

@@ -21,7 +21,8 @@ class Faults:
     """What can go wrong.
 
     A site of several members has one redundant copy of each bucket, so it survives the loss of one member until the
-    copy is made anew. Until then only the members that were started since are taken: no bucket is at one of them alone.
+    replica is made anew. Until then only the members that were started since are taken: no bucket is at one of them
+    alone.
 
     Attributes:
         resumed_s: After each kill that was measured, how long it took until an event left the site again.

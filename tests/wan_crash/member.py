@@ -121,7 +121,7 @@ class Process(WanProcess):
         return key in self.cache.region(region)
 
     def pending(self) -> int:
-        """Returns how many events wait in the queues of this member, copies included."""
+        """Returns how many events wait in the queues of this member, replicas included."""
         return sum(len(each._core.queue) for each in self.cache.gateway_senders().values())
 
     def balanced(self) -> bool:

@@ -4,8 +4,8 @@ from pywan._core.c_base cimport *
 
 
 cdef class MemoryBudget:
-    """The memory of one member that waits for other members and for listeners, at most `limit` bytes. All tails and
-    connections of callers of the member have it. While it is full the member takes no more changes from callers."""
+    """The memory of one member that waits for other members and for listeners, at most `limit` bytes. All change logs
+    and connections of callers of the member have it. While it is full the member takes no more changes from callers."""
 
     def __cinit__(self, uint64_t limit):
         wan_budget_init(&self.budget, limit)
@@ -29,5 +29,5 @@ cdef class MemoryBudget:
         limit."""
         return {"changes": wan_read(&self.budget.used[WAN_BUDGET_CHANGES]),
                 "calls": wan_read(&self.budget.used[WAN_BUDGET_CALLS]),
-                "heard": wan_read(&self.budget.used[WAN_BUDGET_HEARD]),
+                "notifications": wan_read(&self.budget.used[WAN_BUDGET_NOTIFICATIONS]),
                 "remembered": wan_read(&self.budget.used[WAN_BUDGET_REMEMBERED])}

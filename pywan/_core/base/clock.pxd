@@ -6,7 +6,7 @@ cdef class Clock:
     cdef wan_clock clock
 
 cdef class Bell:
-    cdef uint32_t word, heard
+    cdef uint32_t word, last_seen
 
 cdef enum:
     # Other sites park events with stamps that are further ahead of the time (`max_drift_ms` of a receiver).

@@ -14,10 +14,10 @@ cdef class Clock:
         """Makes every later stamp of this clock greater than `stamp`."""
         wan_clock_see(&self.clock, stamp)
 
-    def hear(self, uint64_t stamp):
+    def receive(self, uint64_t stamp):
         """Takes a stamp that the clock of another site gave less than a minute ago. If it agrees with our wall clock,
         the wall clock is believed again."""
-        wan_clock_hear(&self.clock, stamp)
+        wan_clock_receive(&self.clock, stamp)
 
     def lower(self):
         """Sets the clock back to the time if its stamps are so far ahead that other sites park the events. Returns
@@ -72,10 +72,10 @@ cdef class Bell:
         cdef uint32_t seen
         with nogil:
             seen = __atomic_load_n(&self.word, __ATOMIC_ACQUIRE)
-            while seen == self.heard and now < until:
+            while seen == self.last_seen and now < until:
                 wan_wait_change(&self.word, seen, <uint32_t>((until - now) // 1000 + 1))
                 seen = __atomic_load_n(&self.word, __ATOMIC_ACQUIRE)
                 now = wan_monotonic_us()
-        rang = seen != self.heard
-        self.heard = seen
+        rang = seen != self.last_seen
+        self.last_seen = seen
         return rang

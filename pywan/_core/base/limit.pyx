@@ -5,7 +5,8 @@ from pywan._core.c_base cimport *
 
 cdef class MemoryLimit:
     """The memory of the process of member `name`, at most `limit` bytes. From `critical` bytes on, changes that need
-    memory are refused, until there are less than `calm`. All regions, queues and lanes of the member have it."""
+    memory are refused, until there are less than `calm`. All regions, queues and replication links of the member have
+    it."""
 
     def __cinit__(self, str name, uint64_t limit, uint64_t critical, uint64_t calm):
         cdef bytes told = name.encode("utf-8", "replace")

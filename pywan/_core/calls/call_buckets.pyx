@@ -2,7 +2,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
@@ -21,16 +21,17 @@ cdef class BucketCalls(KeyCalls):
         wan_buffer_close(&self.keys)
 
     cdef wan_answer *do_count(self, region_core *region, const wan_call *call) noexcept nogil:
-        cdef uint64_t at = self.last_answer(), era = era_of(region, call)
+        cdef uint64_t at = self.last_answer(), local_fence = local_fence_of(region, call)
         cdef wan_answer *answer = self.answer(call, WAN_ANSWER_DONE, 0)
         if answer == NULL:
             return NULL
         answer.number = wan_table_bucket_count(&region.table, &region.table.buckets[call.bucket]).entries
-        return answer if self.wait_for_bucket(region, call, era, at) else NULL
+        return answer if self.wait_for_bucket(region, call, local_fence, at) else NULL
 
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
-        cdef uint64_t at = self.last_answer(), era = era_of(region, call), number = call.shard, slot, whole
+        cdef uint64_t at = self.last_answer(), local_fence = local_fence_of(region,
+                                                                            call), number = call.shard, slot, whole
         cdef wan_answer *answer = self.answer(call, WAN_ANSWER_DONE, 0)
         cdef wan_shard *shard
         cdef wan_entry *entry
@@ -73,7 +74,7 @@ cdef class BucketCalls(KeyCalls):
         answer = <wan_answer *>(self.out.bytes + self.out.start + at)
         answer.length = <uint32_t>(self.last_answer() - at - sizeof(wan_answer))
         answer.number = number if number < bucket.shard_count else NO_LIMIT
-        return answer if self.wait_for_bucket(region, call, era, at) else NULL
+        return answer if self.wait_for_bucket(region, call, local_fence, at) else NULL
 
     cdef wan_answer *do_clear(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_bucket *bucket = &region.table.buckets[call.bucket]
@@ -85,7 +86,7 @@ cdef class BucketCalls(KeyCalls):
         cdef wan_status status = WAN_OK
         cdef wan_answer *answer
         cdef bint found = False
-        if region.tail != NULL:
+        if region.changelog != NULL:
             return self.clear_shared(region, call)
         if call.flags & WAN_CALL_REPEAT:
             return self.say_not_remembered(call)
@@ -136,14 +137,15 @@ cdef class BucketCalls(KeyCalls):
         wan_table_bucket_take(&region.table, bucket)
         status = check_path(region.attached, True)
         if status == WAN_OK:
-            status = wan_clear_make(&region.table, region.tail, call.bucket, region.site, &attempt, &made, &cleared)
+            status = wan_clear_make(&region.table, region.changelog, call.bucket, region.site, &attempt, &made,
+                                    &cleared)
         wan_table_bucket_release(&region.table, bucket)
-        if status == WAN_ELSEWHERE:
-            return self.say_elsewhere(call, region)
+        if status == WAN_NOT_PRIMARY:
+            return self.say_not_primary(call, region)
         if status != WAN_OK:
             return self.fail_status(call, status, 0)
         answer = self.answer(call, WAN_ANSWER_DONE, 0)
         if answer == NULL:
             return NULL
         answer.number = cleared
-        return answer if self.wait_for(region, call, made.era, made.sequence, at, True) else NULL
+        return answer if self.wait_for(region, call, made.local_fence, made.sequence, at, True) else NULL

@@ -7,11 +7,11 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
-from pywan._core.region.apply_event cimport ASKED_ELSEWHERE, ASKED_LOST, EVENT_LOST, EVENT_NOT_TAKEN
+from pywan._core.region.apply_event cimport ASKED_NOT_PRIMARY, ASKED_LOST, EVENT_LOST, EVENT_NOT_TAKEN
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.values.tagged cimport Encoded
 
-cdef tuple NOT_MADE = ("elsewhere", "in doubt")     # Outcomes of a change whose call has to go on elsewhere.
+cdef tuple NOT_MADE = ("not primary", "in doubt")     # Outcomes of a change whose call has to go on elsewhere.
 cdef tuple CONDITIONS = ("", "absent", "value", "equal", "there")
 cdef tuple OUTCOMES = ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
                        "forgotten")
@@ -71,7 +71,7 @@ cdef class CallCallbacks(CallRoom):
             raw = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
             # The path of local changes is a method of the object that has the path of events, too.
             became = state.change_by_callbacks.__self__.apply_record(raw, (0, 0, bool(possible_duplicate), None))
-            return {ASKED_LOST: EVENT_LOST, ASKED_ELSEWHERE: EVENT_NOT_TAKEN}.get(became, became)
+            return {ASKED_LOST: EVENT_LOST, ASKED_NOT_PRIMARY: EVENT_NOT_TAKEN}.get(became, became)
         except BaseException as error:
             answer[0] = self.fail_with(call, error, 0)
             return EVENT_NOT_TAKEN
@@ -93,7 +93,7 @@ cdef class CallCallbacks(CallRoom):
         the next one."""
         if outcome == "in doubt":
             return self.answer(call, WAN_ANSWER_IN_DOUBT, 0)
-        return self.say_elsewhere(call, region) if done == 0 else self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
+        return self.say_not_primary(call, region) if done == 0 else self.answer(call, WAN_ANSWER_NOT_PRIMARY, 0)
 
     cdef wan_answer *row_by_callbacks(self, const wan_call *call, region_core *region, const wan_record *record,
                                       uint64_t done, int *happened) noexcept nogil:

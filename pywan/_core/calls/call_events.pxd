@@ -1,7 +1,7 @@
 # The interface of call_events.pyx.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_tables cimport wan_record
@@ -31,8 +31,9 @@ cdef struct event_run:
     wan_buffer marks            # A uint64_t for 64 records. Empty: none of them is marked.
     uint32_t count
     bint is_touched             # The bucket is in `touched`.
-    bint waits                  # Events were applied here: the bucket has to count through `sequence` in this era.
-    uint64_t era, sequence
+    # Events were applied here: the bucket has to count through `sequence` in this local fence.
+    bint waits
+    uint64_t local_fence, sequence
 
 cdef struct shared_out:
     # The events of a round for one shared region. One session uses it.
@@ -50,32 +51,34 @@ cdef inline bint is_applied_here(const shared_out *out, const shared_out *before
     """Whether this member applies the next event of the bucket: it is primary, and no earlier event waits, of this
     round or of the one before."""
     return (out.runs[bucket].count == 0 and before.runs[bucket].count == 0
-            and wan_tail_role(out.region.tail, bucket) == WAN_TAIL_PRIMARY)
+            and wan_changelog_role(out.region.changelog, bucket) == WAN_REPLICA_PRIMARY)
 
 
 cdef bint touch_bucket(shared_out *out, uint32_t bucket) noexcept nogil
 
 
-cdef inline bint note_applied_here(shared_out *out, uint32_t bucket, uint64_t era, uint64_t sequence) noexcept nogil:
+cdef inline bint note_applied_here(shared_out *out, uint32_t bucket, uint64_t local_fence,
+                                   uint64_t sequence) noexcept nogil:
     """Notes what has to count of a bucket. False: there is no memory."""
     cdef event_run *run = &out.runs[bucket]
     if not run.is_touched and not touch_bucket(out, bucket):
         return False
     if not run.waits:
-        run.waits, run.era, run.sequence = True, era, sequence
-    elif sequence > run.sequence:       # The first era stays: if it is another one now, what was before may be lost.
+        run.waits, run.local_fence, run.sequence = True, local_fence, sequence
+    # The first local fence stays: if it is another one now, what was before may be lost.
+    elif sequence > run.sequence:
         run.sequence = sequence
     return True
 
 
 cdef bint add_to_run(shared_out *out, uint32_t bucket, const wan_record *record, bint is_marked,
                      const event_place *place) noexcept nogil
-cdef bint wait_until_counted(shared_out *out, uint64_t until_us, goes_on_waiting goes_on, void *owner) noexcept nogil
+cdef bint wait_until_stable(shared_out *out, uint64_t until_us, goes_on_waiting goes_on, void *owner) noexcept nogil
 cdef void drop_round(shared_out *out) noexcept nogil
 
 cdef class EventCalls:
     cdef shared_out out
-    cdef CompiledRegion state   # Keeps the region and its tail alive.
+    cdef CompiledRegion state   # Keeps the region and its change log alive.
     cdef CallRoute route
     cdef list parts             # The calls of this round that have no answer yet.
     cdef OwnCalls here

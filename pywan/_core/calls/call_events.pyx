@@ -8,13 +8,13 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport WAN_FAILED_REGION_NOT_FOUND, wan_record
 from pywan._core.calls.call_line cimport CallLine
-from pywan._core.calls.call_route cimport MOVED, UNCOUNTED, CallPart, begin
+from pywan._core.calls.call_route cimport MOVED, NOT_STABLE, CallPart, begin
 from pywan._core.calls.own_calls cimport OwnCalls
 from pywan._core.region.compiled_region cimport CompiledRegion
 
@@ -58,15 +58,15 @@ cdef bint add_to_run(shared_out *out, uint32_t bucket, const wan_record *record,
         (<uint64_t *>run.marks.bytes)[run.count // 64] |= <uint64_t>1 << run.count % 64
     run.count += 1
     out.bytes += length
-    if out.region.tail.budget != NULL:
-        wan_budget_hold(out.region.tail.budget, WAN_BUDGET_CALLS, &out.held_bytes, out.bytes)
+    if out.region.changelog.budget != NULL:
+        wan_budget_hold(out.region.changelog.budget, WAN_BUDGET_CALLS, &out.held_bytes, out.bytes)
     return True
 
 
-cdef bint wait_until_counted(shared_out *out, uint64_t until_us, goes_on_waiting goes_on, void *owner) noexcept nogil:
+cdef bint wait_until_stable(shared_out *out, uint64_t until_us, goes_on_waiting goes_on, void *owner) noexcept nogil:
     """Waits until all events that were applied here count. False: they do not; the detail says why."""
     cdef const uint32_t *touched = <const uint32_t *>out.touched.bytes
-    cdef wan_tail *tail = out.region.tail
+    cdef wan_changelog *changelog = out.region.changelog
     cdef const event_run *run
     cdef uint32_t never = 0
     cdef uint64_t n, now, began
@@ -76,24 +76,24 @@ cdef bint wait_until_counted(shared_out *out, uint64_t until_us, goes_on_waiting
         if not run.waits:
             continue
         while True:
-            status = wan_tail_wait(tail, touched[n], run.era, run.sequence, SLICE_MS)
+            status = wan_changelog_wait(changelog, touched[n], run.local_fence, run.sequence, SLICE_MS)
             if status == WAN_OK:
                 break
-            if status == WAN_ELSEWHERE:
+            if status == WAN_NOT_PRIMARY:
                 wan_note(WAN_CORRUPT, "region %s: this member has lost its part in bucket %u while events of it were"
-                                      " not at all copies yet; send them again",
+                                      " not at all replicas yet; send them again",
                          wan_region_names[out.region.number].text, touched[n])
                 return False
             if wan_monotonic_us() >= until_us:
-                wan_note(WAN_CORRUPT, "region %s: the copies of bucket %u did not get its events within %.3g s;"
+                wan_note(WAN_CORRUPT, "region %s: the replicas of bucket %u did not get its events within %.3g s;"
                                       " `show coordinator` says who is there",
                          wan_region_names[out.region.number].text, touched[n], out.limit_us / 1e6)
                 return False
             if not goes_on(owner):
                 return False
         began = now = wan_monotonic_us()
-        while (wan_tail_has_learner(tail, touched[n]) and now < began + LEARNER_WAIT_US
-               and wan_tail_holds_back(tail, touched[n], now)):
+        while (wan_changelog_has_learner(changelog, touched[n]) and now < began + LEARNER_WAIT_US
+               and wan_changelog_holds_back(changelog, touched[n], now)):
             wan_wait_change(&never, 0, LEARNER_LOOK_MS)
             now = wan_monotonic_us()
     return True
@@ -106,15 +106,15 @@ cdef void drop_round(shared_out *out) noexcept nogil:
     cdef uint64_t n
     for n in range(out.touched.used // sizeof(uint32_t)):
         run = &out.runs[touched[n]]
-        wan_buffer_trim(&run.records, RUNS_KEPT_BYTES // out.region.tail.bucket_count)
-        wan_buffer_trim(&run.places, RUNS_KEPT_BYTES // out.region.tail.bucket_count)
+        wan_buffer_trim(&run.records, RUNS_KEPT_BYTES // out.region.changelog.bucket_count)
+        wan_buffer_trim(&run.places, RUNS_KEPT_BYTES // out.region.changelog.bucket_count)
         wan_buffer_empty(&run.marks)
         run.count, run.is_touched, run.waits = 0, False, False
     wan_buffer_empty(&out.touched)
     wan_buffer_trim(&out.failed, WAN_BUFFER_KEPT_BYTES)
     out.bytes = out.conflicts = 0
-    if out.region.tail.budget != NULL:
-        wan_budget_let_go(out.region.tail.budget, WAN_BUDGET_CALLS, &out.held_bytes)
+    if out.region.changelog.budget != NULL:
+        wan_budget_let_go(out.region.changelog.budget, WAN_BUDGET_CALLS, &out.held_bytes)
 
 
 @cython.no_gc_clear      # `__dealloc__` uses the region.
@@ -127,7 +127,7 @@ cdef class EventCalls:
         self.parts, self.slow = [], set()
         self.out.region = &state.region
         self.out.limit_us = self.route.limit_us if self.route is not None else LIMIT_US
-        self.out.runs = <event_run *>calloc(state.region.tail.bucket_count, sizeof(event_run))
+        self.out.runs = <event_run *>calloc(state.region.changelog.bucket_count, sizeof(event_run))
         if self.out.runs == NULL:
             raise MemoryError(f"region {state.name!r}: no memory to share events out")
 
@@ -136,7 +136,7 @@ cdef class EventCalls:
             self.abandon()
         if self.out.runs != NULL:
             drop_round(&self.out)
-            for n in range(self.out.region.tail.bucket_count):
+            for n in range(self.out.region.changelog.bucket_count):
                 wan_buffer_close(&self.out.runs[n].records)
                 wan_buffer_close(&self.out.runs[n].places)
                 wan_buffer_close(&self.out.runs[n].marks)
@@ -319,12 +319,12 @@ cdef class EventCalls:
             return False
         try:
             if not self.route.is_final(&part.head, &part.got, part.payload, None):
-                part.trouble = "elsewhere", asked, "it is not primary", part.payload
+                part.trouble = "not primary", asked, "it is not primary", part.payload
                 if part.got.status == WAN_ANSWER_IN_DOUBT:
-                    part.trouble = "in doubt", asked, UNCOUNTED, b""
+                    part.trouble = "in doubt", asked, NOT_STABLE, b""
                 return False
         except RegionNotFoundError as error:        # That member ends: another one takes over.
-            part.trouble = "elsewhere", asked, str(error), b""
+            part.trouble = "not primary", asked, str(error), b""
             return False
         became = <const wan_call_applied *>PyBytes_AS_STRING(part.payload)
         if wan_call_applied_check(<const uint8_t *>became, PyBytes_GET_SIZE(part.payload), part.got.number,

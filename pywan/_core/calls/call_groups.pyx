@@ -3,7 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
@@ -34,7 +34,7 @@ cdef class GroupCalls(BucketCalls):
 
     cdef wan_answer *do_rows(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_record *record = <const wan_record *>(call + 1)
-        cdef uint64_t at = self.last_answer(), applied = 0, era = 0, sequence = 0
+        cdef uint64_t at = self.last_answer(), applied = 0, local_fence = 0, sequence = 0
         cdef uint32_t n, made
         cdef wan_answer *answer
         cdef wan_status status = WAN_OK
@@ -42,7 +42,7 @@ cdef class GroupCalls(BucketCalls):
         cdef int happened
         cdef records_ahead ahead
         cdef change_group group
-        if call.flags & WAN_CALL_REPEAT and region.tail == NULL:
+        if call.flags & WAN_CALL_REPEAT and region.changelog == NULL:
             return self.say_not_remembered(call)
         records_begin(&ahead, record, call.count)
         group_begin(&group, 0)
@@ -62,9 +62,9 @@ cdef class GroupCalls(BucketCalls):
                     if answer != NULL:
                         break
                     applied += happened > 0
-                elif status == WAN_ELSEWHERE:
-                    answer = (self.say_elsewhere(call, region) if ahead.done == 0
-                              else self.answer(call, WAN_ANSWER_ELSEWHERE, 0))
+                elif status == WAN_NOT_PRIMARY:
+                    answer = (self.say_not_primary(call, region) if ahead.done == 0
+                              else self.answer(call, WAN_ANSWER_NOT_PRIMARY, 0))
                     break
                 elif status != WAN_OK:
                     answer = self.fail_status(call, status, ahead.done)
@@ -78,8 +78,11 @@ cdef class GroupCalls(BucketCalls):
                     applied = group.changes[n].recalled
                 else:
                     applied += group.outcomes[n] <= WAN_DESTROYED
-                # A row that changed nothing names what it saw. If the era changes, the rows before are lost track of.
-                era, sequence = era if touched else group.changes[n].era, max(sequence, group.changes[n].sequence)
+                # A row that changed nothing names what it saw. If the local fence changes, the rows before are lost
+                # track of.
+                if not touched:
+                    local_fence = group.changes[n].local_fence
+                sequence = max(sequence, group.changes[n].sequence)
                 touched = True
             group.first += made
         else:
@@ -87,9 +90,9 @@ cdef class GroupCalls(BucketCalls):
         if answer == NULL:
             return NULL
         answer.done = ahead.done
-        if answer.status != WAN_ANSWER_ELSEWHERE:
+        if answer.status != WAN_ANSWER_NOT_PRIMARY:
             answer.number = applied
-        return answer if not touched or self.wait_for(region, call, era, sequence, at, applied > 0) else NULL
+        return answer if not touched or self.wait_for(region, call, local_fence, sequence, at, applied > 0) else NULL
 
     cdef wan_status change_row(self, region_core *region, change_group *group) noexcept nogil:
         """Makes the next row of a group alone. WAN_SLOW: the callbacks are to be asked, as no attempt made it."""
@@ -98,7 +101,7 @@ cdef class GroupCalls(BucketCalls):
         cdef wan_outcome *outcome = &group.outcomes[group.first]
         cdef wan_shard *shard
         cdef wan_status status = region_change(region, change, from_, NULL, outcome)
-        if status == WAN_SLOW and region.tail != NULL:
+        if status == WAN_SLOW and region.changelog != NULL:
             shard = wan_table_shard(&region.table, change.hash)
             wan_lock_take(&shard.lock)
             status = region_recall(region, change, from_, outcome)
@@ -111,7 +114,7 @@ cdef class GroupCalls(BucketCalls):
         all are applied there: versions tell what was applied here."""
         cdef const wan_record *record = <const wan_record *>(call + 1)
         cdef const uint64_t *marks = NULL
-        cdef uint64_t at = self.last_answer(), applied = 0, era = 0, sequence = 0
+        cdef uint64_t at = self.last_answer(), applied = 0, local_fence = 0, sequence = 0
         cdef uint32_t n, made, conflicts = 0
         cdef events_seen seen
         cdef wan_answer *answer
@@ -152,13 +155,13 @@ cdef class GroupCalls(BucketCalls):
                 became = self.event_in_python(call, record, group.origins[group.first].possible_duplicate, &answer)
                 if became == EVENT_NOT_TAKEN:
                     if answer == NULL:
-                        answer = self.say_elsewhere(call, region)
+                        answer = self.say_not_primary(call, region)
                     break
                 conflicts += became == EVENT_LOST
                 if became > 0 and not self.note_failed(ahead.done - 1, <uint32_t>became):
                     return NULL
             elif status != WAN_OK:
-                answer = (self.say_elsewhere(call, region) if status == WAN_ELSEWHERE
+                answer = (self.say_not_primary(call, region) if status == WAN_NOT_PRIMARY
                           else self.fail_status(call, status, 0))
                 break
             for n in range(made):
@@ -175,16 +178,16 @@ cdef class GroupCalls(BucketCalls):
                 conflicts += became == EVENT_LOST
                 applied += took_effect
                 if not touched:
-                    era, touched = wan_read(&change.era), True
+                    local_fence, touched = wan_read(&change.local_fence), True
                 sequence = max(sequence, wan_read(&change.sequence))
         else:
             answer = self.say_applied(call, applied, conflicts)
-            if answer != NULL and touched and not self.wait_for(region, call, era, sequence, at, True):
+            if answer != NULL and touched and not self.wait_for(region, call, local_fence, sequence, at, True):
                 answer = NULL
         if seen.highest:
             wan_clock_see(region.clock, seen.highest)
             if not seen.is_given:
-                wan_clock_hear(region.clock, seen.highest)
+                wan_clock_receive(region.clock, seen.highest)
         wan_add_shared(&region.applied, applied)
         wan_buffer_trim(&self.failed, WAN_BUFFER_KEPT_BYTES)
         return answer

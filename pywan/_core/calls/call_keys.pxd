@@ -2,7 +2,7 @@
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport wan_attempt
+from pywan._core.c_replication cimport wan_attempt
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
@@ -32,7 +32,7 @@ cdef inline void prepare(region_core *region, const wan_record *record, uint64_t
     change.flags = 0
     change.stamp_site = region.site
     change.stamp = stamp
-    change.era = change.sequence = change.recalled = 0
+    change.local_fence = change.sequence = change.recalled = 0
     if record.flags & WAN_FLAG_GIVEN and record.stamp and record.stamp < change.stamp:
         change.stamp, change.flags = record.stamp, WAN_FLAG_GIVEN
     origin_from_record(from_, record, False)

@@ -2,7 +2,7 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
@@ -23,11 +23,11 @@ cdef class KeyCalls(CallCallbacks):
         cdef wan_shard *shard = wan_table_shard(&region.table, hash)
         cdef wan_entry *entry
         cdef wan_answer *answer
-        cdef uint64_t era = 0
+        cdef uint64_t local_fence = 0
         if wan_table_bucket(&region.table, hash).number != call.bucket:
             return self.say_wrong_bucket(call, 0)
-        if region.tail != NULL:
-            era = wan_read(&region.tail.buckets[call.bucket].era)
+        if region.changelog != NULL:
+            local_fence = wan_read(&region.changelog.buckets[call.bucket].local_fence)
         wan_lock_take(&shard.lock)
         entry = wan_table_find(shard, hash, key, <uint16_t>call.length, call.form)
         if entry == NULL or entry.state == WAN_ENTRY_TOMBSTONE:
@@ -41,10 +41,10 @@ cdef class KeyCalls(CallCallbacks):
             answer = self.answer(call, WAN_ANSWER_DONE, 0)
             if answer != NULL:
                 answer.flags = WAN_ANSWER_LIVE
-        if region.tail != NULL:
-            sequence = region.tail.shard_last[shard - region.table.shards]
+        if region.changelog != NULL:
+            sequence = region.changelog.shard_last[shard - region.table.shards]
         wan_lock_release(&shard.lock)
-        return answer if self.wait_for(region, call, era, sequence, at, False) else NULL
+        return answer if self.wait_for(region, call, local_fence, sequence, at, False) else NULL
 
     cdef wan_answer *do_change(self, region_core *region, const wan_call *call) noexcept nogil:
         cdef const wan_record *record = <const wan_record *>(call + 1)
@@ -63,7 +63,7 @@ cdef class KeyCalls(CallCallbacks):
             return self.say_wrong_bucket(call, 0)
         attempt_of(call, &from_.attempt)
         from_.attempt.waits = self.is_alone(call)
-        if call.flags & WAN_CALL_REPEAT and region.tail == NULL:
+        if call.flags & WAN_CALL_REPEAT and region.changelog == NULL:
             return self.say_not_remembered(call)
         if call.condition:
             from_.asked = &wanted
@@ -75,7 +75,7 @@ cdef class KeyCalls(CallCallbacks):
             self.found = wanted.found
         else:
             status = region_change(region, &change, &from_, NULL, &outcome)
-        if status == WAN_SLOW and region.tail != NULL:     # The callbacks are not asked about a repeat.
+        if status == WAN_SLOW and region.changelog != NULL:     # The callbacks are not asked about a repeat.
             shard = wan_table_shard(&region.table, change.hash)
             wan_lock_take(&shard.lock)
             status = region_recall(region, &change, &from_, &outcome)
@@ -84,8 +84,8 @@ cdef class KeyCalls(CallCallbacks):
             self.found = wanted.found if call.condition else self.found
         if status == WAN_SLOW:
             return self.change_by_callbacks(call, region, record)
-        if status == WAN_ELSEWHERE:
-            return self.say_elsewhere(call, region)
+        if status == WAN_NOT_PRIMARY:
+            return self.say_not_primary(call, region)
         if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
             status = WAN_NO_MEMORY
         if status != WAN_OK:
@@ -101,6 +101,6 @@ cdef class KeyCalls(CallCallbacks):
                 memcpy(answer + 1, self.found.bytes, self.found.used)
             wan_buffer_trim(&self.found, WAN_BUFFER_KEPT_BYTES)
         # A change that did nothing has seen what the key has, as a read does.
-        if not self.wait_for(region, call, change.era, change.sequence, at, outcome <= WAN_DESTROYED):
+        if not self.wait_for(region, call, change.local_fence, change.sequence, at, outcome <= WAN_DESTROYED):
             return NULL
         return answer

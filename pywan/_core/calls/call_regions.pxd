@@ -2,10 +2,10 @@
 from libc.stdint cimport uint16_t
 from pywan._core.c_base cimport *
 from pywan._core.c_session cimport *
-from pywan._core.calls.call_shelf cimport CallShelf
+from pywan._core.calls.pending_calls cimport PendingCalls
 from pywan._core.region.region_state cimport region_core
 
-cdef class CallRegions(CallShelf):
+cdef class CallRegions(PendingCalls):
     cdef object find_region
     cdef dict names, states         # By number: the names that the caller told, and the CompiledRegion of that name.
     cdef wan_pages regions          # region_core *, by number. NULL: it was not looked up, or is not there.
@@ -18,5 +18,5 @@ cdef class CallRegions(CallShelf):
     cdef int look_up(self, uint16_t number) except? -1
     cdef bint no_region(self, const wan_call *call) noexcept nogil
     cdef object not_there(self, uint16_t number)
-    cdef wan_answer *say_elsewhere(self, const wan_call *call, region_core *region) noexcept nogil
+    cdef wan_answer *say_not_primary(self, const wan_call *call, region_core *region) noexcept nogil
     cdef bytes known_primary(self, const wan_call *call)

@@ -11,7 +11,7 @@ from pywan._core.region.region_changes cimport RegionCalls
 
 
 @cython.no_gc_clear
-cdef class CallRegions(CallShelf):
+cdef class CallRegions(PendingCalls):
     """A session that finds the regions of calls."""
 
     def __cinit__(self):
@@ -20,7 +20,7 @@ cdef class CallRegions(CallShelf):
 
     def __dealloc__(self):
         with nogil:
-            self.drop_shelved()     # While `states` and `former` keep the tails that they wait in.
+            self.drop_pending()     # While `states` and `former` keep the change logs that they wait in.
         wan_pages_close(&self.regions)
 
     cdef region_core *known(self, uint16_t number) noexcept nogil:
@@ -64,9 +64,9 @@ cdef class CallRegions(CallShelf):
         if self.known(number) != NULL:
             self.set_known(number, NULL)
         before = self.states.pop(number, None)
-        if before is not None and self.shelved:
+        if before is not None and self.pending:
             self.former.append(before)
-        elif self.former and not self.shelved:
+        elif self.former and not self.pending:
             self.former.clear()
         try:
             # A session for this member's own calls finds none.
@@ -88,23 +88,23 @@ cdef class CallRegions(CallShelf):
             return RegionNotFoundError(f"nobody has named region number {number}")
         return RegionNotFoundError(f"region {self.names[number]!r} is not at this member, or is not open yet")
 
-    cdef wan_answer *say_elsewhere(self, const wan_call *call, region_core *region) noexcept nogil:
+    cdef wan_answer *say_not_primary(self, const wan_call *call, region_core *region) noexcept nogil:
         """The answer to a call of which nothing was done, because this member is not primary. It says who is, if that
         may be news for the caller."""
         cdef wan_answer *answer
         cdef const char *words = NULL
         cdef uint64_t length = 0
-        if region.tail != NULL:
+        if region.changelog != NULL:
             with gil:
                 told = self.known_primary(call)
                 words, length = told, len(told)
-                answer = self.answer(call, WAN_ANSWER_ELSEWHERE, length)
+                answer = self.answer(call, WAN_ANSWER_NOT_PRIMARY, length)
                 if answer != NULL and length:
                     memcpy(answer + 1, words, length)
         else:
-            answer = self.answer(call, WAN_ANSWER_ELSEWHERE, 0)
-        if answer != NULL and region.tail != NULL:
-            answer.number = wan_read(&region.tail.buckets[call.bucket].epoch)
+            answer = self.answer(call, WAN_ANSWER_NOT_PRIMARY, 0)
+        if answer != NULL and region.changelog != NULL:
+            answer.number = wan_read(&region.changelog.buckets[call.bucket].epoch)
         return answer
 
     cdef bytes known_primary(self, const wan_call *call):

@@ -3,7 +3,7 @@
 # has read nothing, and so which calls are late.
 from libc.stdint cimport uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.put cimport region_is_full, region_relieve
@@ -21,11 +21,11 @@ cdef class CallRoom(CallRegions):
 
     cdef void note_came(self) noexcept nogil:
         """Notes when the calls in `into` came: more of them was just read."""
-        self.came_us = self.stopped_us if self.stopped_us else self.last_heard_us
+        self.came_us = self.stopped_us if self.stopped_us else self.last_received_us
         if self.driver is None or self.driver.took_all:     # That is all that lay there.
             self.stopped_us = 0
 
-    cdef void heard_nothing(self) noexcept nogil:
+    cdef void received_nothing(self) noexcept nogil:
         self.stopped_us = 0         # The socket is empty, so the next bytes come later than now.
 
     cdef void note_stopped(self) noexcept nogil:
@@ -52,9 +52,9 @@ cdef class CallRoom(CallRegions):
         bucket does not keep up. No call is late because of a learner."""
         cdef region_core *region = self.known(call.region)
         cdef bint waits = self.waits_for_room(call)
-        if not waits and self.depth == 0 and wan_call_writes(call.kind) and has_tail(region, call):
-            waits = (wan_tail_has_learner(region.tail, call.bucket)
-                     and wan_tail_holds_back(region.tail, call.bucket, self.now_us)
+        if not waits and self.depth == 0 and wan_call_writes(call.kind) and has_changelog(region, call):
+            waits = (wan_changelog_has_learner(region.changelog, call.bucket)
+                     and wan_changelog_holds_back(region.changelog, call.bucket, self.now_us)
                      and self.now_us < self.came_us + wan_call_work_us(call) // 2
                      and (self.held_back_since_us == 0 or self.now_us - self.held_back_since_us <= LEARNER_WAIT_US))
         if not waits:
@@ -76,7 +76,7 @@ cdef class CallRoom(CallRegions):
             return False
         if self.waits_for_memory():
             return True
-        if self.depth or not wan_call_writes(call.kind) or not has_tail(region, call):
+        if self.depth or not wan_call_writes(call.kind) or not has_changelog(region, call):
             return False
         if not region_is_full(region):
             return False
@@ -114,7 +114,7 @@ cdef class CallRoom(CallRegions):
         return self.depth == 0 and wan_budget_is_full(self.budget)
 
 
-cdef bint has_tail(const region_core *region, const wan_call *call) noexcept nogil:
+cdef bint has_changelog(const region_core *region, const wan_call *call) noexcept nogil:
     """Whether several members share the region here, and it has the call's bucket."""
-    return (region != NULL and not wan_flag_read(&region.closed) and region.tail != NULL
-            and call.bucket < region.tail.bucket_count)
+    return (region != NULL and not wan_flag_read(&region.closed) and region.changelog != NULL
+            and call.bucket < region.changelog.bucket_count)

@@ -1,6 +1,6 @@
 # The interface of call_route.pyx.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
-from pywan._core.c_copies cimport wan_call_identity
+from pywan._core.c_replication cimport wan_call_identity
 from pywan._core.c_session cimport wan_answer, wan_call
 from pywan._core.calls.call_line cimport CallLine, call_slot
 from pywan._core.calls.own_calls cimport OwnCalls
@@ -8,7 +8,7 @@ from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region_changes cimport Condition
 
-cdef str UNCOUNTED, MOVED          # Words for attempts that have to be made again.
+cdef str NOT_STABLE, MOVED          # Words for attempts that have to be made again.
 
 cdef class CallRoute:
     cdef CompiledRegion state

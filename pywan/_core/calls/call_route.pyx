@@ -6,7 +6,7 @@ from libc.string cimport memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
@@ -66,7 +66,7 @@ cdef class CallRoute:
         raise NotImplementedError
 
     def too_few(self, uint32_t bucket, uint32_t made, uint32_t wanted, key):
-        """The error for a change that counts, and that `made` copies in sync had then, where `wanted` are asked for.
+        """The error for a change that counts, and that `made` in-sync replicas had then, where `wanted` are asked for.
         `key`: None if it is one of many."""
         raise NotImplementedError
 
@@ -285,7 +285,7 @@ cdef class CallRoute:
                 if part.is_here:
                     part.since = self.state.epoch_of(part.head.bucket) if wan_call_changes(part.head.kind) else 0
                     part.answer_at = here.do_here(self.state, &part.head, part.data, part.length)
-            here.settle_here()      # One wait for the copies of all buckets.
+            here.settle_here()      # One wait for the replicas of all buckets.
             for part in parts:
                 if part.is_here:
                     part.take(here.answer_here(part.answer_at))
@@ -338,7 +338,7 @@ cdef class CallRoute:
         try:
             if part.payload is None or not self.is_final(&part.head, &part.got, part.payload, None):
                 if part.payload is not None:
-                    part.trouble = "elsewhere", part.head.epoch, "it is not primary", part.payload
+                    part.trouble = "not primary", part.head.epoch, "it is not primary", part.payload
                     if part.got.status != WAN_ANSWER_IN_DOUBT:
                         part.since = 0      # The first attempt changed nothing.
                     if part.got.status == WAN_ANSWER_GIVEN_UP:
@@ -389,9 +389,9 @@ cdef class CallRoute:
                     trouble = self.rename(head)
                 elif got.status == WAN_ANSWER_IN_DOUBT:
                     since[0] = before or epoch
-                    trouble = "in doubt", got.number, UNCOUNTED, b""
+                    trouble = "in doubt", got.number, NOT_STABLE, b""
                 else:
-                    trouble = "elsewhere", got.number, "it is not primary yet, or not any more", b""
+                    trouble = "not primary", got.number, "it is not primary yet, or not any more", b""
                 continue
             line, head.epoch = aimed
             head.within = within(until)
@@ -441,11 +441,11 @@ cdef class CallRoute:
             if self.is_final(head, got, payload, key):
                 return None
             if got.status == WAN_ANSWER_IN_DOUBT:
-                return "in doubt", head.epoch, UNCOUNTED, b""
+                return "in doubt", head.epoch, NOT_STABLE, b""
             since[0] = before
             if got.status == WAN_ANSWER_GIVEN_UP:
                 return self.rename(head)
-            return "elsewhere", head.epoch, f"it is not primary, and knows epoch {got.number:#x}", payload
+            return "not primary", head.epoch, f"it is not primary, and knows epoch {got.number:#x}", payload
         if state == CALL_LATE:
             return "late", head.epoch, "it did not answer", b""
         if state == CALL_UNKNOWN:
@@ -459,10 +459,10 @@ cdef class CallRoute:
         """Whether a call ends with this answer. If not, it goes again. Raises the error that the answer tells."""
         # Of a repeat, an earlier attempt may have made the other rows: it stays one call.
         cdef bint goes_on = (head.flags & WAN_CALL_REPEAT
-                             and (got.status == WAN_ANSWER_ELSEWHERE or got.status == WAN_ANSWER_GIVEN_UP))
+                             and (got.status == WAN_ANSWER_NOT_PRIMARY or got.status == WAN_ANSWER_GIVEN_UP))
         if head.kind == WAN_CALL_ROWS and got.done and got.status != WAN_ANSWER_IN_DOUBT and not goes_on:
             return True
-        if got.status == WAN_ANSWER_IN_DOUBT and got.flags & WAN_ANSWER_THIN:
+        if got.status == WAN_ANSWER_IN_DOUBT and got.flags & WAN_ANSWER_UNDER_REPLICATED:
             raise self.too_few(head.bucket, <uint32_t>got.number, <uint32_t>(got.number >> 32), key)
         if got.status == WAN_ANSWER_IN_DOUBT and (not head.flags & WAN_CALL_REPEAT or not payload.strip(b"\0")):
             return False        # The next primary may know.
@@ -481,7 +481,7 @@ cdef class CallRoute:
         return "given up", head.epoch, "it knows this member as one that the site has given up", b""
 
 
-cdef str UNCOUNTED = "its copies did not answer in time, or it is not primary any more"
+cdef str NOT_STABLE = "its replicas did not answer in time, or it is not primary any more"
 cdef str MOVED = "it did not answer, and another member is primary now"
 
 

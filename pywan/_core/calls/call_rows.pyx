@@ -7,7 +7,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_tables cimport wan_record
-from pywan._core.c_copies cimport wan_call_identity
+from pywan._core.c_replication cimport wan_call_identity
 from pywan._core.calls.call_route cimport CallPart, CallRoute, begin, identify
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.values.codec cimport encode, encode_key, encoded
@@ -202,7 +202,7 @@ cdef class RowCalls:
         cdef uint64_t done = 0
         error = part.error
         if error is None:
-            if part.got.status != WAN_ANSWER_ELSEWHERE:
+            if part.got.status != WAN_ANSWER_NOT_PRIMARY:
                 error = self.error_of_count(part)
                 self.applied += <int64_t>part.got.number if error is None else 0
             done = min(part.got.done, <uint64_t>part.head.count)

@@ -2,7 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_session cimport *
 from pywan._core.calls.call_groups cimport GroupCalls
-from pywan._core.calls.call_shelf cimport shelved_call
+from pywan._core.calls.pending_calls cimport pending_call
 from pywan._core.region.region_state cimport region_core
 
 cdef enum:
@@ -16,5 +16,5 @@ cdef class CallSession(GroupCalls):
     cdef int do_call(self, const wan_call *call, uint64_t held_until_us, uint64_t until_us) noexcept nogil
     cdef int take_call(self, const wan_call *call, uint64_t held_until_us) noexcept nogil
     cdef int hold(self, region_core *region, const wan_call *call, uint64_t until_us) noexcept nogil
-    cdef int go_on_with_held(self, shelved_call *call, uint64_t held_until_us) noexcept nogil
+    cdef int go_on_with_held(self, pending_call *call, uint64_t held_until_us) noexcept nogil
     cdef bint collect(self, uint64_t now_us) noexcept nogil

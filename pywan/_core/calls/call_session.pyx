@@ -3,17 +3,17 @@
 # answer: the thread goes on with the next call, and the answer leaves when it counts, before or after others.
 #
 # `CallSession` is put together from classes, a unit each, every one with its own state. Each is the base of the next
-# one, and calls only those before it: call_answers, call_shelf, call_regions, call_room, call_callbacks, call_keys,
+# one, and calls only those before it: call_answers, pending_calls, call_regions, call_room, call_callbacks, call_keys,
 # call_buckets, call_groups. Here is the order in which calls are taken.
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_system cimport EFD_CLOEXEC, EFD_NONBLOCK, eventfd, eventfd_write
 from pywan._core.base.budget cimport MemoryBudget
-from pywan._core.calls.call_buckets cimport era_of
-from pywan._core.calls.call_shelf cimport shelved_call
+from pywan._core.calls.call_buckets cimport local_fence_of
+from pywan._core.calls.pending_calls cimport pending_call
 from pywan._core.region.region_state cimport region_core
 from pywan._core.wire.session cimport ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOES_ON
 from pywan._core.wire.stream cimport buffer_trim
@@ -55,7 +55,7 @@ cdef class CallSession(GroupCalls):
         finally:
             self.socket_file = -1
             with nogil:
-                self.drop_shelved()
+                self.drop_pending()
 
     def stop(self):
         """Makes `run` return after the call that it is doing. Any thread may call this."""
@@ -68,7 +68,7 @@ cdef class CallSession(GroupCalls):
     cdef void say_why(self) noexcept nogil:
         """Does nothing: `take_calls` has laid out the last words, as an answer."""
 
-    cdef int heard(self) noexcept nogil:
+    cdef int received(self) noexcept nogil:
         self.note_came()
         return self.take_calls()
 
@@ -91,7 +91,7 @@ cdef class CallSession(GroupCalls):
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
         if self.out.start < self.out.used:
             return NEVER
-        return min(self.shelf_due_us(now_us), self.room_due_us(now_us))
+        return min(self.pending_due_us(now_us), self.room_due_us(now_us))
 
     cdef int take_calls(self) noexcept nogil:
         """Does every whole call in `into`, and lays out the answers that may leave."""
@@ -151,7 +151,7 @@ cdef class CallSession(GroupCalls):
         self.until_us = until_us
         wan_buffer_empty(&self.waits)
         how = self.take_call(call, held_until_us)
-        if how == GOES_ON and not self.shelve(begin):
+        if how == GOES_ON and not self.add_pending(begin):
             how = ENDED_TOLD
         self.seal(begin)
         return how
@@ -177,7 +177,7 @@ cdef class CallSession(GroupCalls):
                                         b"the region has fewer buckets at this member than the caller says", 0
                                         ) else ENDED_TOLD
         if self.work_us() > self.until_us:      # Its caller does not wait any more.
-            return GOES_ON if self.say_elsewhere(call, region) else ENDED_TOLD
+            return GOES_ON if self.say_not_primary(call, region) else ENDED_TOLD
         while held_until_us and may_become_primary(region, call):
             how = self.hold(region, call, min(held_until_us, self.until_us))
             if how == HELD:
@@ -186,7 +186,7 @@ cdef class CallSession(GroupCalls):
             if how == NO_ROOM:
                 return ENDED_TOLD
         if not is_primary(region, call, &epoch):
-            answer = self.say_elsewhere(call, region)
+            answer = self.say_not_primary(call, region)
         elif call.kind == WAN_CALL_GET:
             answer = self.do_get(region, call)
         elif call.kind == WAN_CALL_CHANGE:
@@ -222,21 +222,22 @@ cdef class CallSession(GroupCalls):
 
     cdef int hold(self, region_core *region, const wan_call *call, uint64_t until_us) noexcept nogil:
         """Keeps a call until this member's part in the call's bucket changes. CHANGED: it has changed meanwhile."""
-        cdef shelved_call *held = self.keep(&self.held, call, sizeof(wan_call) + wan_align8(call.length), until_us)
+        cdef pending_call *held = self.keep(&self.held, call, sizeof(wan_call) + wan_align8(call.length), until_us)
         if held == NULL:
             return NO_ROOM
-        held.wait.tail, held.wait.bucket = region.tail, call.bucket
+        held.wait.changelog, held.wait.bucket = region.changelog, call.bucket
         held.given_up_us = self.until_us
-        held.shelved.era, held.shelved.sequence = era_of(region, call), WAN_TAIL_HELD
-        if wan_tail_shelve(region.tail, call.bucket, &held.shelved) == WAN_EMPTY:
+        held.pending.local_fence, held.pending.sequence = local_fence_of(region, call), WAN_PENDING_UNTIL_ROLE
+        if wan_changelog_add_pending(region.changelog, call.bucket, &held.pending) == WAN_EMPTY:
             # Once more, as it may have changed before the call waited. What is ready already comes with `collect`.
-            if may_become_primary(region, call) or not wan_tail_unshelve(region.tail, call.bucket, &held.shelved):
+            if may_become_primary(region, call) or not wan_changelog_remove_pending(region.changelog, call.bucket,
+                                                                                    &held.pending):
                 return HELD
         self.drop(held)
         return CHANGED
 
-    cdef int go_on_with_held(self, shelved_call *call, uint64_t held_until_us) noexcept nogil:
-        """Does a call that was held and does not wait in its tail, and forgets that it was held."""
+    cdef int go_on_with_held(self, pending_call *call, uint64_t held_until_us) noexcept nogil:
+        """Does a call that was held and does not wait in its change log, and forgets that it was held."""
         cdef uint64_t begin = self.last_answer()
         cdef int how = self.do_call(<const wan_call *>(call + 1), held_until_us, call.given_up_us)
         self.rounds += begin == 0 and self.last_answer() > 0
@@ -245,21 +246,21 @@ cdef class CallSession(GroupCalls):
 
     cdef bint collect(self, uint64_t now_us) noexcept nogil:
         """Lays out the answers of shelved calls that may leave now, or that are given up. False: there is no memory."""
-        cdef shelved_call *call
-        cdef shelved_call *next_call
-        cdef wan_shelved *ready
+        cdef pending_call *call
+        cdef pending_call *next_call
+        cdef wan_pending_call *ready
         if not self.finish_late(now_us):
             return False
         call = self.held.first
         while call != NULL and call.until_us <= now_us:
             next_call = call.behind
-            if wan_tail_unshelve(call.wait.tail, call.wait.bucket, &call.shelved):
+            if wan_changelog_remove_pending(call.wait.changelog, call.wait.bucket, &call.pending):
                 if self.go_on_with_held(call, 0) != GOES_ON:
                     return False
             call = next_call
         ready = wan_waker_take(&self.waker)
         while ready != NULL:
-            call = <shelved_call *>ready
+            call = <pending_call *>ready
             ready = ready.behind
             if call.is_held:
                 if self.go_on_with_held(call, call.until_us if now_us < call.until_us else 0) != GOES_ON:
@@ -271,19 +272,20 @@ cdef class CallSession(GroupCalls):
 
 cdef bint is_primary(const region_core *region, const wan_call *call, uint64_t *epoch) noexcept nogil:
     """Whether this member is primary of the bucket, under an epoch that is not older than the caller's."""
-    cdef wan_tail_bucket *bucket
-    if region.tail == NULL:
+    cdef wan_changelog_bucket *bucket
+    if region.changelog == NULL:
         return True
-    bucket = &region.tail.buckets[call.bucket]
+    bucket = &region.changelog.buckets[call.bucket]
     epoch[0] = wan_read(&bucket.epoch)
-    return wan_tail_role(region.tail, call.bucket) == WAN_TAIL_PRIMARY and epoch[0] >= call.epoch
+    return wan_changelog_role(region.changelog, call.bucket) == WAN_REPLICA_PRIMARY and epoch[0] >= call.epoch
 
 
 cdef bint may_become_primary(const region_core *region, const wan_call *call) noexcept nogil:
     """Whether this member is not primary, and is about to be: it takes over, or has not heard yet of the epoch under
     which the caller knows it as primary."""
-    cdef wan_tail_bucket *bucket
-    if region.tail == NULL:
+    cdef wan_changelog_bucket *bucket
+    if region.changelog == NULL:
         return False
-    bucket = &region.tail.buckets[call.bucket]
-    return wan_tail_role(region.tail, call.bucket) == WAN_TAIL_TAKING_OVER or wan_read(&bucket.epoch) < call.epoch
+    bucket = &region.changelog.buckets[call.bucket]
+    return wan_changelog_role(region.changelog,
+                              call.bucket) == WAN_REPLICA_TAKING_OVER or wan_read(&bucket.epoch) < call.epoch

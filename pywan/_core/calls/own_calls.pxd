@@ -3,7 +3,7 @@ from libc.stdint cimport uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_session cimport *
 from pywan._core.calls.call_session cimport CallSession
-from pywan._core.calls.call_shelf cimport call_wait
+from pywan._core.calls.pending_calls cimport call_wait
 from pywan._core.region.compiled_region cimport CompiledRegion
 
 cdef class OwnCalls(CallSession):
@@ -15,4 +15,4 @@ cdef class OwnCalls(CallSession):
     cdef int settle_here(self) except -1
     cdef const wan_answer *answer_here(self, uint64_t at) noexcept
     cdef void settle(self, uint64_t *at) noexcept nogil
-    cdef wan_status counts(self, const call_wait *wait, uint64_t until_us) noexcept nogil
+    cdef wan_status wait_stable(self, const call_wait *wait, uint64_t until_us) noexcept nogil

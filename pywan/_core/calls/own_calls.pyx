@@ -5,10 +5,10 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_session cimport *
-from pywan._core.calls.call_shelf cimport SLICE_MS, call_wait, lose, say_thin
+from pywan._core.calls.pending_calls cimport SLICE_MS, call_wait, lose, say_under_replicated
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.put cimport region_is_full
 from pywan._core.wire.session cimport GOES_ON
@@ -48,7 +48,7 @@ cdef class OwnCalls(CallSession):
         if length:
             memcpy(self.into.bytes + sizeof(wan_call), payload, length)
         state.check_open()
-        if (wan_call_writes(head.kind) and state.region.tail != NULL and wan_call_depth == 0
+        if (wan_call_writes(head.kind) and state.region.changelog != NULL and wan_call_depth == 0
                 and region_is_full(&state.region)):
             try:
                 state.wait_for_memory(f"a change of bucket {head.bucket}", self.until_us, False)
@@ -56,8 +56,8 @@ cdef class OwnCalls(CallSession):
                 if self.fail_with(head, error, 0) == NULL:
                     raise MemoryError(f"region {state.name!r}: no memory for an answer")
                 return at
-        if (wan_call_writes(head.kind) and state.region.tail != NULL
-                and wan_tail_has_learner(state.region.tail, head.bucket)):
+        if (wan_call_writes(head.kind) and state.region.changelog != NULL
+                and wan_changelog_has_learner(state.region.changelog, head.bucket)):
             state.wait_for_learner(head.bucket, self.until_us)
         self.names[head.region], self.states[head.region] = state.name, state
         self.set_known(head.region, &state.region)
@@ -94,27 +94,28 @@ cdef class OwnCalls(CallSession):
         cdef wan_status status
         while at[0] < self.waits.used:
             wait = <call_wait *>(self.waits.bytes + at[0])
-            status = self.counts(wait, slice_us)
+            status = self.wait_stable(wait, slice_us)
             if status == WAN_EMPTY and slice_us < self.until_us:
                 return
             if status != WAN_OK:
                 lose(wait, <wan_answer *>(self.out.bytes + self.out.start + wait.at))
-            elif wait.says_thin and wait.tail.min_copies > 1:
-                say_thin(wait, <wan_answer *>(self.out.bytes + self.out.start + wait.at))
+            elif wait.says_under_replicated and wait.changelog.min_isr > 1:
+                say_under_replicated(wait, <wan_answer *>(self.out.bytes + self.out.start + wait.at))
             at[0] += sizeof(call_wait)
 
-    cdef wan_status counts(self, const call_wait *wait, uint64_t until_us) noexcept nogil:
+    cdef wan_status wait_stable(self, const call_wait *wait, uint64_t until_us) noexcept nogil:
         """Waits until a sequence counts, and for a read until no other member can be primary. WAN_EMPTY: the time is
-        over. WAN_ELSEWHERE: this member has lost track of it."""
+        over. WAN_NOT_PRIMARY: this member has lost track of it."""
         cdef uint32_t never = 0
         cdef uint64_t now = wan_monotonic_us()
         cdef uint32_t left_ms = <uint32_t>((until_us - now) // 1000 + 1) if now < until_us else 0
-        cdef wan_status status = wan_tail_wait(wait.tail, wait.bucket, wait.era, wait.sequence, left_ms)
+        cdef wan_status status = wan_changelog_wait(wait.changelog, wait.bucket, wait.local_fence, wait.sequence,
+                                                    left_ms)
         if status != WAN_OK or wait.is_change:
             return status
-        while not wan_tail_may_read(wait.tail, wait.bucket, now):
-            if wan_read(&wait.tail.buckets[wait.bucket].era) != wait.era:
-                return WAN_ELSEWHERE
+        while not wan_changelog_may_read(wait.changelog, wait.bucket, now):
+            if wan_read(&wait.changelog.buckets[wait.bucket].local_fence) != wait.local_fence:
+                return WAN_NOT_PRIMARY
             if now >= until_us:
                 return WAN_EMPTY
             wan_wait_change(&never, 0, 1)

@@ -161,7 +161,7 @@ cdef class RowSender(Session):
     cdef int closed(self, bint while_reading) noexcept nogil:
         wan_note(WAN_CORRUPT, "the member closed the connection")
         while not while_reading and self.stream.read(&self.into, self.wanted) == STREAM_OK:
-            if self.hear(self.now_us) != GOES_ON:       # The member said why, before it closed the connection.
+            if self.receive(self.now_us) != GOES_ON:       # The member said why, before it closed the connection.
                 return ENDED_DONE
         return ENDED_CLOSED
 

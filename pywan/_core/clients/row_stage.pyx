@@ -62,7 +62,7 @@ cdef class RowStage(Session):
     cdef readonly object refusal    # An exception that says why the last `apply` returned False.
     cdef StageBudget budget
     cdef uint64_t charged           # Bytes charged to the budget, until the last row is given back.
-    cdef uint64_t silence_us        # The client is given up after so long without a byte; 0: it never is.
+    cdef uint64_t receive_timeout_us        # The client is given up after so long without a byte; 0: it never is.
     cdef uint64_t announced         # Steps that the client was told of.
     # The identity of a row is (producer, task, row). The same row of the same task has it at each attempt and each
     # member.
@@ -111,16 +111,16 @@ cdef class RowStage(Session):
         self.bytes += frame.length
         return 1
 
-    def connected(self, uint64_t now_us, int silence_ms=0):
+    def connected(self, uint64_t now_us, int receive_timeout_ms=0):
         """Begins the connection, which is there since `now_us`; 0: since `run` begins. The client is given up when it
-        says nothing for `silence_ms`; 0: never."""
-        self.silence_us = <uint64_t>max(0, silence_ms) * 1000
+        says nothing for `receive_timeout_ms`; 0: never."""
+        self.receive_timeout_us = <uint64_t>max(0, receive_timeout_ms) * 1000
         self.begin(now_us)
 
-    def run(self, sock, int silence_ms):
+    def run(self, sock, int receive_timeout_ms):
         """Takes rows from a connected socket. Returns "done" when the client says that its task is whole, "closed" when
         it went away, "stopped", or why the rows cannot be taken, which the client was told."""
-        self.connected(0, silence_ms)
+        self.connected(0, receive_timeout_ms)
         return self.run_over_socket(sock)
 
     def tell_progress(self, uint64_t steps):
@@ -148,15 +148,15 @@ cdef class RowStage(Session):
         return ENDED_DONE
 
     cdef int step(self, uint64_t now_us) noexcept nogil:
-        if self.silence_us and now_us > self.last_heard_us + self.silence_us:
+        if self.receive_timeout_us and now_us > self.last_received_us + self.receive_timeout_us:
             wan_note(WAN_CORRUPT, "the client was silent for more than %llu ms",
-                     <unsigned long long>(self.silence_us // 1000))
+                     <unsigned long long>(self.receive_timeout_us // 1000))
             self.say_why()
             return ENDED_TOLD
         return GOES_ON
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
-        return self.last_heard_us + self.silence_us + 1 if self.silence_us else NEVER
+        return self.last_received_us + self.receive_timeout_us + 1 if self.receive_timeout_us else NEVER
 
     def apply(self, RegionCore region not None, double within_s=1e9):
         """Applies staged rows in order, as changes made at this member, from where the last call stopped.
@@ -282,11 +282,11 @@ cdef inline wan_status apply_alone(region_core *region, decoded_rows *rows, int6
     if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY:
         status = WAN_NO_MEMORY
     did.applied = outcome != WAN_MISSING
-    return WAN_ELSEWHERE if region.tail != NULL else status
+    return WAN_NOT_PRIMARY if region.changelog != NULL else status
 
 
 cdef int check_not_shared(RegionCore region) except -1:
-    if region.state.region.tail != NULL:
+    if region.state.region.changelog != NULL:
         from pywan.errors import IllegalStateError
         raise IllegalStateError(f"region {region.state.name!r} is on several members, and such a region cannot take the"
                                 " rows of a client in this version")

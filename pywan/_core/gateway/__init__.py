@@ -1,1 +1,1 @@
-"""Both ends of a connection to another site: what is sent and settled, what is applied."""
+"""Both ends of a connection to another site: sending and acknowledgement of events, and application of events."""

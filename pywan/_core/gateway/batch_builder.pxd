@@ -12,43 +12,45 @@ from pywan._core.wire.session cimport Session
 
 cdef struct batch_options:
     uint32_t events_max
-    uint64_t bytes_max              # A batch is closed before it gets longer.
-    int64_t interval_us             # A batch waits so long to fill. Negative: it does not wait.
+    uint64_t bytes_max              # Limit of a batch.
+    int64_t interval_us             # Time for a batch to fill. Negative: no wait.
     bint conflation
     bint compress
 
 cdef class BatchBuilder:
-    cdef EventQueue queue           # The builder keeps it alive.
+    cdef EventQueue queue           # Kept alive by the builder.
     cdef gateway_queue *gateway
-    cdef uint32_t index             # The dispatcher's number among those of the queue.
+    cdef uint32_t index             # The dispatcher's number in the queue.
     cdef SenderCallbacks callbacks
     cdef batch_options options
     cdef int pause_flag, flush_flag
-    # The partition to begin with, among those of this dispatcher. They take turns. Streams that are merged take one.
+    # The dispatcher's first partition for the next batch. Partitions take turns. All merged streams together have one
+    # turn.
     cdef uint32_t next_turn
-    cdef wan_merge merge            # Of the first dispatcher: what comes next of streams that have arrivals.
-    cdef uint64_t waiting_since_us  # When the first event of a batch that is not full was seen; 0: none.
-    cdef uint8_t announced[8192]    # A bit per region number: its name was sent on this connection.
-    # By partition: the life of its stream that was named on this connection; 0: none was.
-    cdef uint64_t *named_lives
+    cdef wan_merge merge            # First dispatcher only: next events of streams that keep arrivals.
+    cdef uint64_t waiting_since_us  # When the first event of a batch that is not full was seen; 0: no event.
+    cdef uint8_t announced[8192]    # A bit per region number: the name was sent on this connection.
+    # By partition: the timeline of the stream as named on this connection; 0: no timeline was named.
+    cdef uint64_t *named_timelines
     cdef uint32_t named_capacity
-    # Why events that lie in a file of the log are not sent: it cannot be read. Empty: it can. Under the queue's lock.
+    # The reason why a log file with queued events cannot be read. Empty: all files are readable. Under the queue's
+    # lock.
     cdef char unreadable[WAN_DETAIL_BYTES]
     cdef uint32_t unreadable_partition
-    # No batch is built before this time: nothing that was peeked could be read, or the next event does not count yet.
+    # No batch is built before this time: no peeked event was readable, or the next event is not replicated yet.
     cdef uint64_t again_us
-    cdef log_gate gate              # How far the logs of persistent regions let events leave.
+    cdef log_gate gate              # Positions through which logs let events leave.
     # Scratch memory of the batch in work.
     cdef wan_record **records
     cdef uint64_t *sequences        # The sequence of each record.
-    cdef uint32_t *lengths          # The length of each record, if it was asked for.
+    cdef uint32_t *lengths          # The length of each record, if requested.
     cdef uint32_t records_capacity
     cdef uint32_t sections_capacity
     cdef wan_section *sections
     cdef wan_store_span *spans      # The span of each section.
-    # The stream of each section. `life` is 0 if it is of an own partition, `buckets` if the stream was named before.
+    # The stream of each section. `timeline` is 0 for an own partition, `buckets` is 0 for a stream named before.
     cdef wan_stream *streams
-    cdef wan_buffer copied          # Copies of records that lie in files.
+    cdef wan_buffer copied          # Copies of records in files.
     cdef wan_buffer pack
 
     cdef int configure(self, batch_options options) except -1

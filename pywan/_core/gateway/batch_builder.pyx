@@ -1,5 +1,5 @@
-# Owns the choice of what a dispatcher sends next: it peeks events of its partitions of the queue, filters and conflates
-# them, and lays them out as one batch.
+# Chooses the events that a dispatcher sends next: peeks events of the dispatcher's partitions in the queue, filters and
+# conflates the events, and lays the rest out as one batch.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
@@ -14,7 +14,7 @@ from pywan._core.gateway.log_gate cimport gate_close, gate_grow, gate_look
 from pywan._core.gateway.in_flight cimport InFlight, flight
 from pywan._core.wire.lz4 cimport lz4_bound, lz4_load, lz4_is_direct, lz4_pack, lz4_pack_behind
 from pywan._core.queue.queue cimport (
-    dispatcher_signal, queue_go_on_settling, queue_next_of_dispatcher, queue_refresh_ready)
+    dispatcher_signal, queue_apply_removal, queue_next_of_dispatcher, queue_refresh_ready)
 from pywan._core.gateway.sender_callbacks cimport SenderCallbacks, record_for_callback
 from pywan._core.wire.session cimport GOES_AGAIN, GOES_ON, Session
 from pywan._core.base.status cimport report_unraisable
@@ -22,26 +22,27 @@ from pywan._core.wire.stream cimport buffer_frame, buffer_reserve
 
 
 cdef enum:
-    RECORDS_AHEAD = 8                   # Records that are fetched from memory ahead of the one in hand.
-    # Records in a file are copied with the bytes between them, if these are together at most so many times as long.
+    RECORDS_AHEAD = 8                   # Records fetched from memory ahead of the record in hand.
+    # Records in a file are copied together with the bytes between them, if the total is at most this many times the
+    # records' length.
     COPY_RATIO_MAX = 8
-    READ_AGAIN_US = 1000000             # A file of the log that cannot be read is tried again after so long.
-    # A batch whose first event does not count yet, or is in no log yet, looks again after so long.
-    COUNTS_AGAIN_US = 2000
+    READ_AGAIN_US = 1000000             # Pause before a log file is read again after a failure.
+    # Pause before a new look at a first event that is not replicated yet, or is in no log yet.
+    UNSTABLE_RETRY_US = 2000
 
 
 cdef struct batch_in_work:
-    # What a batch has so far.
-    uint32_t wanted                     # Events that it takes at most.
-    uint32_t sections_max               # Sections that there is room for.
+    # The content of a batch so far.
+    uint32_t wanted                     # Limit of its events.
+    uint32_t sections_max               # Limit of its sections.
     uint32_t count, sections
-    uint64_t bytes                      # Of its records.
-    uint64_t room                       # Bytes that copies of records out of files will need.
+    uint64_t bytes                      # Total length of the records.
+    uint64_t room                       # Space for copies of records in files.
 
 
 cdef class BatchBuilder:
-    """Builds the batches of dispatcher `index` of a queue, in its thread. What other threads change or read is atomic,
-    or under the queue's lock."""
+    """Builds the batches of dispatcher `index` of a queue, in the dispatcher's thread. Fields used by other threads are
+    atomic, or under the queue's lock."""
 
     def __cinit__(self, EventQueue queue not None, uint32_t index, SenderCallbacks callbacks not None):
         self.queue, self.gateway, self.index, self.callbacks = queue, queue.gateway, index, callbacks
@@ -59,7 +60,7 @@ cdef class BatchBuilder:
         free(self.sections)
         free(self.spans)
         free(self.streams)
-        free(self.named_lives)
+        free(self.named_timelines)
         wan_merge_close(&self.merge)
         gate_close(&self.gate)
         wan_buffer_close(&self.copied)
@@ -73,30 +74,30 @@ cdef class BatchBuilder:
         return 0
 
     cdef void begin(self) noexcept nogil:
-        """Begins a new connection, on which no region and no stream has been named."""
+        """Begins a new connection. No region and no stream has been named on the connection."""
         memset(self.announced, 0, sizeof(self.announced))
-        if self.named_lives != NULL:        # A copy of no bytes may not begin at NULL either.
-            memset(self.named_lives, 0, self.named_capacity * sizeof(uint64_t))
+        if self.named_timelines != NULL:        # memset of no bytes may not begin at NULL either.
+            memset(self.named_timelines, 0, self.named_capacity * sizeof(uint64_t))
 
     cdef void rewind(self, uint64_t batches) noexcept nogil:
-        """Makes everything that was sent in so many batches, and is not settled, be sent again as a possible
-        duplicate."""
+        """Makes the events of the last `batches` batches, except removed events, be sent again as possible
+        duplicates."""
         cdef uint32_t p = self.index
         wan_lock_take(&self.gateway.lock)
         self.gateway.counts.batches_redistributed += batches
         while p < self.gateway.queue.partition_count:
             if self.gateway.queue.partitions[p].peeked > self.gateway.queue.partitions[p].removed:
                 wan_queue_rewind(&self.gateway.queue, p)
-                queue_go_on_settling(self.gateway, p)
+                queue_apply_removal(self.gateway, p)
             p = queue_next_of_dispatcher(self.gateway, p)
         queue_refresh_ready(self.gateway, self.index)
         self.gateway.signals[self.index].wake_at = DO_NOT_WAKE
         wan_lock_release(&self.gateway.lock)
 
-    # When a batch is built.
+    # Time of a batch
 
     cdef bint is_due(self, uint64_t now_us) noexcept nogil:
-        """Whether there are events for a batch: enough of them, or some that waited long enough."""
+        """Returns whether there are events for a batch: enough events, or events that waited long enough."""
         cdef uint64_t ready = wan_read(&self.gateway.signals[self.index].ready)
         if ready == 0:
             self.waiting_since_us = 0
@@ -111,13 +112,13 @@ cdef class BatchBuilder:
         return not wan_flag_read(&self.pause_flag) and now_us >= self.again_us
 
     cdef uint64_t fills_until(self, uint64_t until_us) noexcept nogil:
-        """When the batch that waits to fill is due, but not later than `until_us`."""
+        """Returns the time when the filling batch is due, `until_us` at the latest."""
         if not self.waiting_since_us:
             return until_us
         return min(until_us, self.waiting_since_us + <uint64_t>max(self.options.interval_us, <int64_t>0))
 
     cdef uint64_t due_us(self, uint64_t now_us, uint64_t until_us) noexcept nogil:
-        """When a batch is to be built, if one may leave, but not later than `until_us`."""
+        """Returns the time when a batch is to be built, if a batch may leave, `until_us` at the latest."""
         if wan_flag_read(&self.pause_flag):
             return until_us
         if now_us < self.again_us:
@@ -125,8 +126,8 @@ cdef class BatchBuilder:
         return now_us if self.is_due(now_us) else self.fills_until(until_us)
 
     cdef int wait_for_events(self, uint64_t now_us, bint may_leave) noexcept nogil:
-        """Says at how many events the dispatcher is to be woken, if a batch may leave now. This is under the lock, so
-        that no event comes unnoticed in between. GOES_AGAIN: events came since the last look."""
+        """Sets the number of events that wakes the dispatcher, if a batch may leave now. The check is under the lock,
+        so no event arrives unnoticed in between. GOES_AGAIN: events arrived since the last look."""
         cdef dispatcher_signal *own = &self.gateway.signals[self.index]
         cdef int how = GOES_ON
         wan_lock_take(&self.gateway.lock)
@@ -147,11 +148,11 @@ cdef class BatchBuilder:
         self.gateway.signals[self.index].wake_at = DO_NOT_WAKE
         wan_lock_release(&self.gateway.lock)
 
-    # What a batch holds.
+    # Content of a batch
 
     cdef int build(self, Session session, InFlight flights, uint64_t now_us) noexcept nogil:
-        """Peeks, filters, conflates and lays out one batch for `session` to send. The batch is in flight then.
-        `session` is kept alive while the user's Python runs. 0: no memory, and nothing was peeked."""
+        """Peeks, filters, conflates and lays out one batch for `session` to send. From then on the batch is in flight.
+        `session` is kept alive while the user's Python runs. 0: no memory, and no event was peeked."""
         cdef uint32_t n, turn, mine, partitions, turns, sections, count
         cdef batch_in_work work
         cdef bint asked, waits = False
@@ -179,7 +180,7 @@ cdef class BatchBuilder:
         if not gate_grow(&self.gate, partitions):
             return 0
         wan_lock_take(&self.gateway.lock)
-        if partitions != self.gateway.queue.partition_count:        # The room may be too small now.
+        if partitions != self.gateway.queue.partition_count:        # The allocated space may be too small now.
             wan_lock_release(&self.gateway.lock)
             return 1
         wan_queue_let_go(&self.gateway.queue, self.index, self.gateway.dispatchers)
@@ -195,17 +196,18 @@ cdef class BatchBuilder:
             else:
                 waits |= take_merged(self, &work)
         self.next_turn = (self.next_turn + 1) % turns
-        # Counted anew: conflation takes events out and does not correct the count.
+        # Counted again: conflation removes events without a correction of the count.
         queue_refresh_ready(self.gateway, self.index)
         wan_lock_release(&self.gateway.lock)
         count, sections = work.count, work.sections
         if count == 0 and waits:
-            self.again_us = now_us + COUNTS_AGAIN_US
+            self.again_us = now_us + UNSTABLE_RETRY_US
             return 1
         self.waiting_since_us = 0
         if count == 0:
             return 1
-        # From here on only this thread uses the records: they are peeked, so no other thread changes or moves them.
+        # From here on only this thread uses the records: the records are peeked, so no other thread changes or moves
+        # them.
         if work.room or self.copied.capacity or self.unreadable[0]:
             sections = read_files(self, now_us, sections, &count, work.room)
         if count == 0:
@@ -216,13 +218,14 @@ cdef class BatchBuilder:
             self.callbacks.end(session)
             if not asked:
                 return 1
-            now_us = session.now_us         # The batch leaves now, and the receiver's time for it begins.
+            now_us = session.now_us         # The batch leaves now, and the receiver's time begins.
         if self.options.conflation and count > 1:
             conflate_batch(self, sections, count)
         return lay_out_batch(self, session, flights, now_us, sections)
 
     cdef object unreadable_reason(self):
-        """Why events that lie in a file of the log are not sent; None: they are. Any thread may ask."""
+        """Returns the reason why events in a file of the log are not sent; None: all events can be sent. Any thread may
+        call."""
         cdef char reason[WAN_DETAIL_BYTES]
         with nogil:
             wan_lock_take(&self.gateway.lock)
@@ -249,8 +252,8 @@ cdef void take_of(BatchBuilder self, batch_in_work *work, uint32_t number) noexc
 
 
 cdef bint take_merged(BatchBuilder self, batch_in_work *work) noexcept nogil:
-    """Peeks events of the streams in the order of their arrivals, as many as fit: a section for each run of one stream.
-    Under the queue's lock. True: the next event does not count yet."""
+    """Peeks events of the streams in the order of their arrivals, as many as fit: one section for each run of one
+    stream. Under the queue's lock. True: the next event is not replicated yet."""
     cdef wan_merged_run run
     cdef int waits = 0
     wan_merge_begin(&self.merge, &self.gateway.queue)
@@ -264,7 +267,7 @@ cdef bint take_merged(BatchBuilder self, batch_in_work *work) noexcept nogil:
 
 cdef inline void add_section(BatchBuilder self, batch_in_work *work, uint32_t number, uint64_t first, uint32_t taken,
                              uint64_t size) noexcept nogil:
-    """Makes a section of records that were peeked of a partition, from `first` on."""
+    """Makes a section of peeked records of a partition, from sequence `first` on."""
     cdef wan_partition *partition = &self.gateway.queue.partitions[number]
     cdef wan_section *section = &self.sections[work.sections]
     cdef wan_store_span *span = &self.spans[work.sections]
@@ -272,7 +275,7 @@ cdef inline void add_section(BatchBuilder self, batch_in_work *work, uint32_t nu
     section.count = taken
     section.first = first
     section.through = partition.peeked
-    section.settled = partition.removed
+    section.acknowledged = partition.removed
     section.bytes = <uint32_t>size
     section.not_durable = section.duplicates = section.reserved = 0
     self.streams[work.sections] = stream_of(self, number, partition)
@@ -292,7 +295,7 @@ cdef inline void add_section(BatchBuilder self, batch_in_work *work, uint32_t nu
 
 
 cdef bint grow_records(BatchBuilder self, uint32_t capacity) noexcept nogil:
-    """Makes room for at least `capacity` records. False: no memory."""
+    """Allocates at least `capacity` records. False: no memory."""
     if capacity <= self.records_capacity:
         return True
     grown = realloc(self.records, capacity * sizeof(wan_record *))
@@ -311,7 +314,7 @@ cdef bint grow_records(BatchBuilder self, uint32_t capacity) noexcept nogil:
 
 
 cdef bint grow_sections(BatchBuilder self, uint32_t capacity) noexcept nogil:
-    """Makes room for at least `capacity` sections. False: no memory."""
+    """Allocates at least `capacity` sections. False: no memory."""
     if capacity <= self.sections_capacity:
         return True
     grown = realloc(self.sections, capacity * sizeof(wan_section))
@@ -330,26 +333,27 @@ cdef bint grow_sections(BatchBuilder self, uint32_t capacity) noexcept nogil:
 
 
 cdef bint grow_names(BatchBuilder self, uint32_t capacity) noexcept nogil:
-    """Makes room for the lives of at least `capacity` partitions. False: no memory."""
+    """Allocates the timelines of at least `capacity` partitions. False: no memory."""
     if capacity <= self.named_capacity:
         return True
-    grown = realloc(self.named_lives, capacity * sizeof(uint64_t))
+    grown = realloc(self.named_timelines, capacity * sizeof(uint64_t))
     if grown == NULL:
         return False
-    self.named_lives = <uint64_t *>grown
-    memset(self.named_lives + self.named_capacity, 0, (capacity - self.named_capacity) * sizeof(uint64_t))
+    self.named_timelines = <uint64_t *>grown
+    memset(self.named_timelines + self.named_capacity, 0, (capacity - self.named_capacity) * sizeof(uint64_t))
     self.named_capacity = capacity
     return True
 
 
 cdef wan_stream stream_of(BatchBuilder self, uint32_t number, const wan_partition *partition) noexcept nogil:
-    """The stream that a partition is now, under the queue's lock: its life may change as soon as that is free."""
+    """Returns the present stream of a partition. Under the queue's lock: the timeline may change as soon as the lock is
+    free."""
     cdef wan_stream stream
     cdef uint32_t n
     cdef const wan_stream_run *run
     memset(&stream, 0, sizeof(stream))
-    stream.life, stream.region, stream.bucket = partition.life, partition.region, <uint16_t>partition.bucket
-    if partition.life != self.named_lives[number]:
+    stream.timeline, stream.region, stream.bucket = partition.timeline, partition.region, <uint16_t>partition.bucket
+    if partition.timeline != self.named_timelines[number]:
         for n in range(self.gateway.queue.run_count):
             run = &self.gateway.queue.runs[n]
             if run.first <= number < run.first + run.buckets:
@@ -359,16 +363,15 @@ cdef wan_stream stream_of(BatchBuilder self, uint32_t number, const wan_partitio
 
 cdef uint32_t read_files(BatchBuilder self, uint64_t now_us, uint32_t sections, uint32_t *count,
                          uint64_t room) noexcept nogil:
-    """Copies peeked records out of files, in `room` bytes. Returns how many sections are left, and *count of records.
-
-    A record stays queued if its file was cut off by somebody, or if the disk fails: touching the record would end the
-    process."""
+    """Copies peeked records out of files, in `room` bytes. Returns the number of remaining sections, and in *count the
+    number of remaining records. A record stays queued if another process truncated the file, or if the disk fails:
+    touching the record would end the process."""
     cdef uint32_t s, taken, left = 0, at = 0, kept = 0
     cdef wan_section section
     cdef bint readable, has_room
     wan_buffer_empty(&self.copied)
     if room == 0:
-        wan_buffer_close(&self.copied)       # There are no more records in files.
+        wan_buffer_close(&self.copied)       # No more records are in files.
     has_room = wan_buffer_reserve(&self.copied, room) == WAN_OK
     for s in range(sections):
         section = self.sections[s]
@@ -395,9 +398,9 @@ cdef inline bint lies_together(const wan_section *section, const wan_store_span 
 
 cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_store_span *span,
                        uint32_t at) noexcept nogil:
-    """Copies the records from `at` on out of their file, so that it does not matter what happens to the file from here
-    on. Records that lie far from each other are only checked, since copying each would cost as much as sending it. They
-    are copied too if a filter's Python runs between the check and the sending."""
+    """Copies the records from `at` on out of their file, so that later changes of the file have no effect. Records far
+    from each other are only checked, since a copy of each record would cost as much as sending the record. If a
+    filter's Python runs between the check and the sending, these records are copied too."""
     cdef uint8_t *to = self.copied.bytes + self.copied.used
     cdef uint32_t n
     if not lies_together(section, span):
@@ -410,7 +413,7 @@ cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_
     if wan_queue_copy_span(&self.gateway.queue, span, to) != WAN_OK:
         return False
     for n in range(at, at + section.count):
-        # The others are in memory.
+        # The remaining records are in memory.
         if span.base <= <const uint8_t *>self.records[n] < span.base + span.mapped:
             self.records[n] = <wan_record *>(to + (<const uint8_t *>self.records[n] - span.base - span.first))
     return True
@@ -443,7 +446,7 @@ cdef void tell_unreadable(BatchBuilder self) noexcept with gil:
 cdef inline void drop_from_batch(BatchBuilder self, wan_section *section, uint32_t at, uint64_t *counter,
                                  uint32_t reason) noexcept nogil:
     # Makes the record a hole in the queue and a NULL in the batch. Under the queue's lock. An event that left the queue
-    # meanwhile, for a stream or with its bucket, is not counted here.
+    # meanwhile, for a stream or with its bucket, is not counted.
     cdef const wan_partition *partition = &self.gateway.queue.partitions[section.partition]
     cdef uint64_t before = self.gateway.queue.events
     section.bytes -= wan_record_length(self.records[at])
@@ -454,10 +457,10 @@ cdef inline void drop_from_batch(BatchBuilder self, wan_section *section, uint32
 
 
 cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) noexcept with gil:
-    """Asks the user's filter. False: the session was told to stop meanwhile. Then what was peeked is queued as before,
-    and the filter is asked again."""
+    """Asks the user's filter. False: the session was told to stop meanwhile. Then the peeked events are queued as
+    before, and the filter is asked again."""
     cdef uint32_t at = 0, s, _k
-    cdef bytes leaves               # For each record whether it is sent.
+    cdef bytes leaves               # One byte for each record: 1 if the record is sent.
     cdef const char *passes
     try:
         raw = []
@@ -488,13 +491,13 @@ cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) no
                                         WAN_HOLE_FILTERED)
                     at += 1
             wan_lock_release(&self.gateway.lock)
-    except BaseException as error:      # The user's own errors are handled before. After any other error all is sent.
+    except BaseException as error:      # The user's errors were handled before. After other errors all events are sent.
         report_unraisable("before_transmit", error)
     return True
 
 
 cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) noexcept nogil:
-    """Keeps only the newest of several updates of one key. It walks from the newest to the oldest."""
+    """Keeps only the newest of several updates of one key. The loop goes from the newest update to the oldest."""
     cdef uint32_t capacity = 16, at, s, k, base = 0, slot
     cdef uint32_t *newest
     cdef wan_record *record
@@ -524,7 +527,7 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
                 if (other.region == record.region and other.key_length == record.key_length
                         and other.key_form == record.key_form
                         and memcmp(wan_record_key(other), wan_record_key(record), record.key_length) == 0):
-                    # An event that was parked and replayed can lie behind a newer version: then both travel.
+                    # An event that was parked and replayed can be behind a newer version: then both are sent.
                     if wan_record_order(record, other) <= 0:
                         drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.conflated_batch,
                                         WAN_HOLE_CONFLATED_IN_BATCH)
@@ -539,7 +542,7 @@ cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) n
 
 cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uint64_t now_us,
                        uint32_t sections) noexcept nogil:
-    """Lays out the records that are left as one frame. 0: no memory."""
+    """Lays out the remaining records as one frame. 0: no memory."""
     cdef flight *batch = flights.next(sections)
     cdef wan_buffer *out = &session.out
     cdef uint64_t payload = sizeof(wan_batch_head) + sections * sizeof(wan_section)
@@ -556,7 +559,7 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     cdef size_t run_bytes = 0, laid_out
     cdef int packed
     cdef bint compress
-    # One section whose records lie behind one another in the queue is packed where it lies.
+    # A single section with contiguous records in the queue is packed in place.
     cdef bint in_place = sections == 1
     if batch == NULL:
         return 0
@@ -582,14 +585,15 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
                     return 0
             at += 1
         # A stream may have several sections in the batch.
-        if (self.streams[s].buckets and self.streams[s].life != self.named_lives[section.partition]
+        if (self.streams[s].buckets and self.streams[s].timeline != self.named_timelines[section.partition]
                 and not name_stream(self, out, section.partition, &self.streams[s])):
             return 0
         payload += section.bytes
-        if section.through - section.first + 1 != in_section:      # With holes, each record has its sequence beside it.
+        if section.through - section.first + 1 != in_section:      # If there are holes, each record has its sequence.
             payload += in_section * sizeof(uint64_t)
-    # The payload is laid out in the buffer that is sent. If it is to be packed, it is laid out beside that buffer, or
-    # only its head is, and the records are packed where they lie. So packing is the only copy into that buffer.
+    # The payload is laid out in the buffer that is sent. If the payload is to be packed, the payload is laid out beside
+    # the buffer, or only the head is, and the records are packed in place. So packing is the only copy into the sent
+    # buffer.
     compress = self.options.compress and payload > 256
     in_place = in_place and compress and lz4_is_direct()
     if not buffer_reserve(out, sizeof(wan_frame) + (lz4_bound(<uint32_t>payload) + 8 if compress else payload)):
@@ -621,7 +625,7 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
             at += 1
             if record == NULL:
                 continue
-            if run + run_bytes != <uint8_t *>record:     # Records that lie one behind the other are copied at once.
+            if run + run_bytes != <uint8_t *>record:     # Contiguous records are copied at once.
                 wan_copy_small(to, run, run_bytes)
                 to += run_bytes
                 run, run_bytes = <uint8_t *>record, 0
@@ -663,7 +667,7 @@ cdef int lay_out_batch(BatchBuilder self, Session session, InFlight flights, uin
     batch.bytes = payload
     memcpy(batch.section, self.sections, sections * sizeof(wan_section))
     for s in range(sections):
-        batch.lives[s] = self.streams[s].life
+        batch.timelines[s] = self.streams[s].timeline
     flights.left(batch, now_us)
     wan_lock_take(&self.gateway.lock)
     self.gateway.counts.possible_duplicates += duplicates
@@ -679,10 +683,10 @@ cdef int announce(BatchBuilder self, wan_buffer *out, uint16_t region) noexcept 
 
 
 cdef int name_stream(BatchBuilder self, wan_buffer *out, uint32_t partition, const wan_stream *stream) noexcept nogil:
-    """Says which stream a partition is from now on. 0: no memory."""
+    """Names the stream that a partition is from now on. 0: no memory."""
     if not region_is_announced(self.announced, stream.region) and not announce(self, out, stream.region):
         return 0
-    self.named_lives[partition] = stream.life
+    self.named_timelines[partition] = stream.timeline
     return buffer_frame(out, WAN_FRAME_STREAM, partition, 0, stream, sizeof(wan_stream))
 
 

@@ -1,4 +1,4 @@
-# Owns what a listener gets: the events of one batch, as objects that read a record when they are asked, or as columns.
+# Owns the batch for a listener: the events of one batch, as objects that decode a record on access, or as columns.
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
@@ -11,14 +11,14 @@ from pywan._core.values.names import region_name
 cdef tuple OPERATIONS = ("create", "update", "destroy")
 
 
-# It refers to its memory alone, and that to no object. Otherwise a batch would start a collection each time.
+# An event refers only to the memory, and the memory refers to no object. Otherwise each batch would start a collection.
 @cython.no_gc
 cdef class AsyncEvent:
-    """An event that an asynchronous event queue hands to its listener. Key, value and callback argument are decoded
-    each time they are read."""
-    cdef BatchMemory memory         # It owns the record.
+    """An event that an asynchronous event queue hands to its listener. Key, value and callback argument are decoded at
+    each access."""
+    cdef BatchMemory memory         # Owns the record.
     cdef const wan_record *record
-    cdef uint32_t place             # Among the events of the memory.
+    cdef uint32_t place             # Position in the memory's events.
 
     @property
     def region(self):
@@ -42,7 +42,7 @@ cdef class AsyncEvent:
 
     @property
     def callback_argument(self):
-        """The object that the caller gave with the change. None: it gave none."""
+        """The caller's callback argument of the change. None: no argument."""
         return decode(self.record.callback_form, wan_record_callback(self.record), self.record.callback_length)
 
     @property
@@ -57,23 +57,24 @@ cdef class AsyncEvent:
 
     @property
     def possible_duplicate(self):
-        """Whether the listener may have got the event before."""
+        """Whether the listener may have received the event before."""
         return self.memory.repeated[self.place] != 0
 
     @property
     def event_id(self):
-        """The event's identity, an `EventSequenceID`. It is the same at every site."""
+        """The event's identity, an `EventSequenceID`, the same at every site."""
         from pywan.events import EventSequenceID
         return EventSequenceID(self.record.event_member, self.record.event_thread, self.record.event_sequence)
 
     @property
     def partition(self):
-        """The partition of the queue that the event came through: its bucket, in a parallel queue."""
+        """The event's partition of the queue: the bucket, in a parallel queue."""
         return self.memory.partitions[self.place]
 
     @property
     def sequence(self):
-        """The place of the event in its partition. It grows within a partition, and a repeat has the same."""
+        """The event's sequence in its partition. Sequences grow within a partition, and a repeat has the same
+        sequence."""
         return self.memory.sequences[self.place]
 
     def __repr__(self):
@@ -81,7 +82,7 @@ cdef class AsyncEvent:
 
 
 cdef class BatchMemory:
-    """What the events of a batch are read from. It does not change once it is made."""
+    """The memory with the records of a batch's events. The content does not change after creation."""
 
     def __dealloc__(self):
         free(self.bytes)
@@ -92,8 +93,8 @@ cdef class BatchMemory:
 
 
 cdef class EventBatch:
-    """The events of one batch, the oldest first: a sequence of `AsyncEvent`. It and its events stay as they are when
-    the queue goes on."""
+    """The events of one batch, the oldest first: a sequence of `AsyncEvent`. The batch and its events do not change
+    when the queue goes on."""
 
     def __init__(self):
         raise TypeError("batches are made by asynchronous event queues")
@@ -130,7 +131,8 @@ cdef class EventBatch:
         return made
 
     def marks(self):
-        """How far this batch goes: a map from each partition of the queue to the sequence of its last event here."""
+        """Returns the end of the batch: a map from each partition of the queue to the sequence of the partition's last
+        event in the batch."""
         cdef uint32_t n
         cdef dict last = {}
         for n in range(self.first, self.first + self.count):
@@ -146,7 +148,7 @@ cdef inline AsyncEvent event_of(EventBatch batch, uint32_t place):
 
 
 cdef EventBatch batch_of_frame(const wan_frame *frame, str queue, uint64_t numbering):
-    """Returns the events of a batch frame that this process laid out, and that is not packed."""
+    """Returns the events of a batch frame, laid out by this process and not packed."""
     cdef BatchMemory memory = BatchMemory.__new__(BatchMemory)
     cdef EventBatch batch = EventBatch.__new__(EventBatch)
     cdef size_t room = max(frame.count, <uint32_t>1)

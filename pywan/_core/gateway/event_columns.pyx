@@ -8,9 +8,9 @@ from pywan._core.gateway.event_batch cimport BatchMemory, EventBatch
 
 cdef enum:
     PART_KEY = 0, PART_VALUE = 1, PART_CALLBACK = 2
-    USER_HEAD_BYTES = 6     # Of a msgpack extension with a 32-bit length.
+    USER_HEAD_BYTES = 6     # Head of a msgpack extension with a 32-bit length.
 
-# The kinds of columns, by the form of what is in them.
+# The kinds of columns, by the form of the values.
 cdef dict KINDS = {
     <int>WAN_FORM_BYTES: "bytes", <int>WAN_FORM_TEXT: "text", <int>WAN_FORM_TAGGED: "tagged",
     <int>WAN_FORM_INT: "int", <int>WAN_FORM_FLOAT: "float", <int>WAN_FORM_USER: "tagged",
@@ -38,7 +38,7 @@ cdef inline part_view part_of(const wan_record *record, int which) noexcept nogi
 
 
 cdef inline void put_user_head(uint8_t *to, uint32_t length) noexcept nogil:
-    # Makes an object of a user's serializer, which stands alone in its record, one of the tagged form.
+    # Converts an object of a user's serializer, stored without a head in the record, to the tagged form.
     to[0], to[1], to[2] = 0xc9, <uint8_t>(length >> 24), <uint8_t>(length >> 16)
     to[3], to[4], to[5] = <uint8_t>(length >> 8), <uint8_t>length, WAN_TAG_USER
 
@@ -48,7 +48,7 @@ cdef bytes room(size_t length):
 
 
 cdef class EventColumns:
-    """The columns of a batch. Each is a `bytes` that nobody else has, or a tuple that says how it is to be read."""
+    """The columns of a batch. A column is a `bytes` object without other owners, or a tuple with the layout."""
     cdef EventBatch batch
     cdef BatchMemory memory
     cdef uint32_t first, count
@@ -61,9 +61,9 @@ cdef class EventColumns:
 
         Returns:
             (kind, length, validity, offsets, data, nulls). `kind`: "bytes", "text" or "tagged" (with 32-bit offsets),
-                "int" or "float" (8 bytes each, no offsets), "null", or "mixed": then `data` is a list of such columns,
-                `offsets` the place of each event in its column (32 bits), and `validity` the number of its column (8
-                bits). `validity`: one bit an event; None: none is null.
+                "int" or "float" (8 bytes a value, no offsets), "null", or "mixed": then `data` is a list of columns,
+                `offsets` the position of each event in its column (32 bits), and `validity` the number of its column (8
+                bits). `validity`: one bit an event; None: no nulls.
         """
         cdef int which = {"key": PART_KEY, "value": PART_VALUE, "callback": PART_CALLBACK}[name]
         cdef uint32_t n, forms = 0
@@ -79,7 +79,7 @@ cdef class EventColumns:
         return self.mixed(which, [*found, *([<int>WAN_FORM_NONE] if forms >> WAN_FORM_NONE & 1 else [])])
 
     cdef tuple of_form(self, int which, uint8_t form, bint only):
-        """The events whose part has this form; others are null, or left out (`only`)."""
+        """Returns the events with a part of this form. All other events are null, or are left out (`only`)."""
         cdef bytes validity, offsets = None, data
         cdef uint8_t *bits
         cdef int32_t *ends = NULL
@@ -168,9 +168,9 @@ cdef class EventColumns:
         return numbers, [region_name(each) for each in seen]
 
     def numbers(self):
-        """Returns a column for each of these, by its name: "operation" (8 bits: 0 create, 1 update, 2 destroy),
-        "timestamp" (64 bits, milliseconds since 1970), "stamp", "sequence", "event_sequence" (64 bits), "partition",
-        "event_member", "event_thread" (32 bits), "origin_site" (8 bits), "possible_duplicate" (one bit)."""
+        """Returns the following columns by name: "operation" (8 bits: 0 create, 1 update, 2 destroy), "timestamp" (64
+        bits, milliseconds since 1970), "stamp", "sequence", "event_sequence" (64 bits), "partition", "event_member",
+        "event_thread" (32 bits), "origin_site" (8 bits), "possible_duplicate" (one bit)."""
         cdef size_t count = self.count
         cdef bytes operation = room(count), timestamp = room(count * 8), stamp = room(count * 8)
         cdef bytes sequence = room(count * 8), partition = room(count * 4), member = room(count * 4)

@@ -1,6 +1,6 @@
-# Owns the batches that a dispatcher has in flight on a connection: those that were sent and are not acknowledged. It
-# also owns their numbers, the window that they have to fit in, and since when the receiver has shown no progress. It
-# knows no queue, no socket and no clock.
+# Owns the batches in flight of a dispatcher on a connection: batches sent and not acknowledged. The unit also owns
+# their numbers, the window that limits the bytes in flight, and the time since the receiver's last progress. The unit
+# has no queue, no socket and no clock.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, realloc
 from pywan._core.c_base cimport *
@@ -9,13 +9,13 @@ from pywan._core.c_session cimport *
 
 
 cdef enum:
-    IN_FLIGHT_BATCHES = 64              # Room at first; a power of two. It doubles as a longer link needs more.
-    IN_FLIGHT_BATCHES_MAX = 16384       # At most: 1.6 million events on their way in batches of 100.
+    IN_FLIGHT_BATCHES = 64              # Initial capacity; a power of two. The capacity doubles for a longer link.
+    IN_FLIGHT_BATCHES_MAX = 16384       # Limit: 1.6 million events in flight in batches of 100.
 
 
 cdef class InFlight:
-    """The batches in flight of one dispatcher, over one connection after another. Only its thread changes them. Other
-    threads read atomically."""
+    """The batches in flight of one dispatcher, over one connection after another. Only the dispatcher's thread changes
+    the batches. Other threads read atomically."""
 
     def __cinit__(self):
         if not grow(self, IN_FLIGHT_BATCHES):
@@ -25,11 +25,11 @@ cdef class InFlight:
     def __dealloc__(self):
         for n in range(self.capacity):
             free(self.ring[n].section)
-            free(self.ring[n].lives)
+            free(self.ring[n].timelines)
         free(self.ring)
 
     cdef void begins_at(self, uint64_t now_us) noexcept nogil:
-        """Notes since when the connection is there."""
+        """Notes the start of the connection."""
         self.progress_us = now_us
         wan_window_init(&self.window, self.window.limit, now_us)
 
@@ -44,19 +44,19 @@ cdef class InFlight:
         wan_flag_set(&self.has_progressed_flag, 0)
 
     cdef void end(self) noexcept nogil:
-        """Forgets all that was on its way: the connection is gone."""
+        """Forgets all batches in flight: the connection has ended."""
         wan_set(&self.next_batch, 0)
         wan_set(&self.oldest_batch, 0)
         wan_set(&self.events, 0)
         wan_set(&self.bytes, 0)
 
     cdef uint64_t batches(self) noexcept nogil:
-        """How many batches were sent and not acknowledged. Any thread may ask."""
-        cdef uint64_t oldest = wan_read(&self.oldest_batch)        # First: the other one is never below it.
+        """Returns the number of batches sent and not acknowledged. Any thread may call."""
+        cdef uint64_t oldest = wan_read(&self.oldest_batch)        # First: `next_batch` is never below.
         return wan_read(&self.next_batch) - oldest
 
     cdef bint has_room(self) noexcept nogil:
-        """Whether another batch may leave now."""
+        """Returns whether another batch may leave now."""
         return self.next_batch == self.oldest_batch or (
             self.next_batch - self.oldest_batch < IN_FLIGHT_BATCHES_MAX and self.events < self.credit_events
             and wan_window_is_open(&self.window, self.bytes))
@@ -64,11 +64,11 @@ cdef class InFlight:
     # A batch leaves
 
     cdef flight *next(self, uint32_t sections) noexcept nogil:
-        """Returns the batch that leaves next, with its id and room for so many sections. It counts when `left` is
-        called. NULL: no memory."""
+        """Returns the batch that leaves next, with its id and space for `sections` sections. The batch is in flight
+        after `left`. NULL: no memory."""
         cdef flight *batch
         cdef wan_section *held
-        cdef uint64_t *lives
+        cdef uint64_t *timelines
         if self.next_batch - self.oldest_batch == self.capacity and not grow(self, self.capacity * 2):
             return NULL
         batch = &self.ring[self.next_batch & (self.capacity - 1)]
@@ -77,15 +77,15 @@ cdef class InFlight:
             if held == NULL:
                 return NULL
             batch.section = held
-            lives = <uint64_t *>realloc(batch.lives, sections * sizeof(uint64_t))
-            if lives == NULL:
+            timelines = <uint64_t *>realloc(batch.timelines, sections * sizeof(uint64_t))
+            if timelines == NULL:
                 return NULL
-            batch.lives, batch.capacity = lives, sections
+            batch.timelines, batch.capacity = timelines, sections
         batch.id, batch.sections = self.next_batch, sections
         return batch
 
     cdef void left(self, flight *batch, uint64_t now_us) noexcept nogil:
-        """Counts the batch, which is laid out to be sent."""
+        """Counts the batch in flight. The batch is laid out to be sent."""
         if self.next_batch == self.oldest_batch:
             wan_set(&self.answered_us, now_us)
             self.progress_us = now_us
@@ -97,14 +97,14 @@ cdef class InFlight:
     # The receiver answers
 
     cdef void note_steps(self, uint64_t steps, uint64_t now_us) noexcept nogil:
-        """Notes how much work the receiver says it has done."""
+        """Notes the receiver's progress count."""
         if steps > self.steps:
             self.steps = steps
             note_progress(self, now_us)
 
-    cdef bint hear(self, const wan_frame *frame, uint64_t now_us) noexcept nogil:
-        """Takes what an acknowledgement says of the connection. The caller then calls `oldest` and `settled` for each
-        batch up to the one that it names. False: it makes no sense, and the detail says why."""
+    cdef bint receive(self, const wan_frame *frame, uint64_t now_us) noexcept nogil:
+        """Takes the connection's data in an acknowledgement. The caller then calls `oldest` and `acknowledged` for each
+        batch up to the acknowledged batch. False: the acknowledgement is invalid, and the detail has the reason."""
         cdef const wan_ack *ack = <const wan_ack *>(frame + 1)
         cdef const wan_failure *failures = <const wan_failure *>(ack + 1)
         cdef uint32_t n = 0, s
@@ -118,7 +118,7 @@ cdef class InFlight:
             return False
         for batch in range(self.oldest_batch, frame.id + 1 if ack.failures else 0):
             s, after = 0, 0
-            # The failures come in the order of what was sent, each once.
+            # The failures come in sending order, each failure once.
             while n < ack.failures and is_next_of_flight(&self.ring[batch & (self.capacity - 1)], &failures[n], &s,
                                                          &after):
                 n += 1
@@ -134,11 +134,11 @@ cdef class InFlight:
         return True
 
     cdef flight *oldest(self) noexcept nogil:
-        """The batch that is to be settled next. There is one only if `batches` is not 0."""
+        """Returns the batch to handle next. There is a batch only if `batches` is not 0."""
         return &self.ring[self.oldest_batch & (self.capacity - 1)]
 
-    cdef void settled(self, uint32_t worked_us, uint64_t now_us) noexcept nogil:
-        """Takes the oldest batch out of flight. The receiver says that it worked for `worked_us` on it."""
+    cdef void acknowledged(self, uint32_t worked_us, uint64_t now_us) noexcept nogil:
+        """Removes the oldest batch in flight. The receiver reports `worked_us` of work on the batch."""
         cdef const flight *batch = self.oldest()
         cdef uint64_t link_us
         wan_add_guarded(&self.events, -<uint64_t>batch.events)
@@ -150,7 +150,7 @@ cdef class InFlight:
             wan_set(&self.link_us, link_us)
 
     cdef dict flow(self, uint64_t now):
-        """The numbers of `DispatcherSession.flow`. Any thread may ask."""
+        """Returns the numbers of `DispatcherSession.flow`. Any thread may call."""
         cdef uint64_t answered = wan_read(&self.answered_us)
         return {"window_bytes": wan_read(&self.window.bytes), "bytes_in_flight": wan_read(&self.bytes),
                 "events_in_flight": wan_read(&self.events), "round_trip_us": wan_read(&self.window.round_trip_us),
@@ -163,7 +163,7 @@ cdef bint grow(InFlight self, uint32_t capacity) noexcept nogil:
     cdef uint32_t n
     if grown == NULL:
         return False
-    for n in range(self.capacity):       # All slots of the ring are in flight: it was full.
+    for n in range(self.capacity):       # All slots of the ring are in flight: the ring was full.
         grown[(self.oldest_batch + n) & (capacity - 1)] = self.ring[(self.oldest_batch + n) & (self.capacity - 1)]
     free(self.ring)
     self.ring, self.capacity = grown, capacity
@@ -176,7 +176,7 @@ cdef inline void note_progress(InFlight self, uint64_t now_us) noexcept nogil:
 
 
 cdef uint32_t failures_of_flight(const flight *batch, const wan_failure *failures, uint32_t count) noexcept nogil:
-    """How many of the first failures belong to this batch."""
+    """Returns how many of the first failures belong to this batch."""
     cdef uint32_t n = 0
     while n < count and is_of_flight(batch, &failures[n]):
         n += 1
@@ -194,8 +194,8 @@ cdef bint is_of_flight(const flight *batch, const wan_failure *failure) noexcept
 
 cdef bint is_next_of_flight(const flight *batch, const wan_failure *failure, uint32_t *s,
                             uint64_t *after) noexcept nogil:
-    """Whether the failure is of section *s or a later one, and of a later sequence than *after. Then *s is its section,
-    and *after its sequence."""
+    """Returns whether the failure is in section *s or later, with a later sequence than *after. Then *s is the
+    failure's section, and *after its sequence."""
     cdef const wan_section *section
     while s[0] < batch.sections:
         section = &batch.section[s[0]]

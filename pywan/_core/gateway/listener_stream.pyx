@@ -1,5 +1,5 @@
-# Owns the listener's end of a dispatcher's connection, in place of a socket and a remote receiver: a batch that leaves
-# is handed to the listener, and what the listener says comes back as an acknowledgement.
+# Owns the listener's end of a dispatcher's connection, in place of a socket and a remote receiver: the stream hands a
+# sent batch to the listener, and returns the listener's result as an acknowledgement.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -17,16 +17,16 @@ cdef enum:
 
 
 cdef class ListenerStream(ByteStream):
-    """The other end of one dispatcher. `deliver(batch)` hands a batch to the listener. It returns the events that are
-    to be parked, each by its place in the batch and its reason; None: the batch is to come again."""
+    """The other end of one dispatcher. `deliver(batch)` hands a batch to the listener. The function returns the events
+    to park, as pairs of position in the batch and reason; None: the batch is to be sent again."""
     cdef object deliver
     cdef str queue
     cdef uint64_t numbering
-    cdef EventBatch batch           # A batch that left, and that the listener has not got yet.
+    cdef EventBatch batch           # A sent batch that the listener has not received yet.
     cdef bint has_batch
-    cdef uint64_t id                # Of that batch.
+    cdef uint64_t id                # The id of the batch.
     cdef wan_buffer answers         # Frames for the dispatcher.
-    cdef bint is_refused            # The listener failed: the batch comes again on the next connection.
+    cdef bint is_refused            # The listener failed: the next connection sends the batch again.
 
     def __cinit__(self, deliver, str queue, uint64_t numbering):
         self.deliver, self.queue, self.numbering = deliver, queue, numbering
@@ -91,7 +91,7 @@ cdef class ListenerStream(ByteStream):
         return 0
 
     cdef void hand_over(self) noexcept with gil:
-        """Hands the batch over, and lays out what the listener says of it."""
+        """Hands the batch to the listener, and lays out the listener's result."""
         cdef EventBatch batch = self.batch
         cdef uint64_t began_us = self.now_us()
         self.batch, self.has_batch = None, False
@@ -126,7 +126,8 @@ cdef class ListenerStream(ByteStream):
 
 
 def run_listener(Session session not None, deliver, str queue, uint64_t numbering):
-    """Hands the batches of a dispatcher's session to `deliver(batch)`, until it is told to stop or a batch is to come
-    again. Returns "stopped", or why it ended. `queue` and `numbering` are those of the batches."""
+    """Hands the batches of a dispatcher's session to `deliver(batch)`, until the session is told to stop or a batch is
+    to be sent again. Returns "stopped", or the reason of the end. `queue` and `numbering` are values for the
+    batches."""
     cdef int ended = session.run_over(ListenerStream(deliver, queue, numbering))
     return {ENDED_STOPPED: "stopped", ENDED_CLOSED: "closed", ENDED_DONE: "done"}.get(ended) or detail_text()

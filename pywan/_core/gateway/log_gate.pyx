@@ -1,6 +1,7 @@
-# Owns how far a dispatcher may send events of persistent regions (docs/decisions/0103). A kill of this process must not
-# take a change away that another site, or a listener's database, has already. A dispatcher never waits here: it notes
-# where the queue and the logs of its regions end, and sends up to there once the logs have all that.
+# Owns the limit through which a dispatcher may send events of persistent regions (docs/decisions/0103). A kill of this
+# process must not lose a change that another site, or a listener's database, has already. A dispatcher never waits in
+# this unit: the dispatcher notes the ends of the queue and of its regions' logs, and sends through the noted end of the
+# queue after the logs have reached theirs.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
@@ -10,8 +11,8 @@ from pywan._core.queue.queue cimport fed_log, gateway_queue, queue_next_of_dispa
 
 
 cdef bint gate_look(log_gate *gate, gateway_queue *gateway, uint32_t index) noexcept nogil:
-    """Opens the gate as far as the logs allow. True: events wait for a log. Under the queue's lock; there is room for
-    all partitions."""
+    """Opens the gate as far as the logs allow. True: events wait for a log. Under the queue's lock; the caller
+    allocated all partitions."""
     cdef uint32_t p = index
     cdef bint is_more = False
     if gate.marks.used and not have_reached(gate, gateway):
@@ -39,7 +40,7 @@ cdef void open_as_asked(log_gate *gate, const gateway_queue *gateway, uint32_t i
 
 
 cdef bint mark_logs(log_gate *gate, const gateway_queue *gateway) noexcept nogil:
-    """Notes where the logs end now. False: there is no memory for that; the logs are not waited for then."""
+    """Notes the present ends of the logs. False: no memory for the notes; then the gate does not wait for the logs."""
     cdef const fed_log *logs = <const fed_log *>gateway.logs.bytes
     cdef log_mark mark
     cdef uint64_t n
@@ -55,8 +56,8 @@ cdef bint mark_logs(log_gate *gate, const gateway_queue *gateway) noexcept nogil
 
 
 cdef bint have_reached(const log_gate *gate, const gateway_queue *gateway) noexcept nogil:
-    """Whether the logs have all that was noted. A log that is gone, or whose thread has ended, writes nothing more. A
-    log that is full is not waited for: in a store that it shares with the queue, only events that leave make room."""
+    """Returns whether the logs have reached all notes. A removed log, or a log without a running thread, writes no
+    more. A full log is not waited for: in a store shared with the queue, only leaving events free space."""
     cdef const fed_log *logs = <const fed_log *>gateway.logs.bytes
     cdef const log_mark *marks = <const log_mark *>gate.marks.bytes
     cdef log_committer *committer
@@ -77,7 +78,7 @@ cdef bint have_reached(const log_gate *gate, const gateway_queue *gateway) noexc
 
 
 cdef bint gate_grow(log_gate *gate, uint32_t partitions) noexcept nogil:
-    """Makes room for so many partitions. False: there is no memory."""
+    """Allocates at least `partitions` partitions. False: no memory."""
     cdef void *grown
     if partitions <= gate.capacity:
         return True

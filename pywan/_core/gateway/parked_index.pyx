@@ -1,5 +1,5 @@
-# Owns `ParkedIndex`: what a member knows of the parked events of a sender that several members have. It names them by
-# marks, compares them with those of another member, copies them, takes them, and queues them again
+# Owns `ParkedIndex`: the index of a member over the parked events of a sender shared by several members. The index
+# names events by marks, compares them with the events of another member, copies, adopts and replays events
 # (docs/decisions/0108).
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport bsearch, qsort
@@ -16,19 +16,19 @@ from pywan._core.values.names cimport region_number
 
 
 cdef enum:
-    LOOKED_MAX = 256        # So many records are looked at under one hold of the queue's lock.
+    LOOKED_MAX = 256        # Limit of records read under one hold of the queue's lock.
     MARK_BYTES = 16
 
 PARKED_MARK_BYTES = MARK_BYTES
 
 cdef struct led_region:
-    # The buckets of a region of which this member leads the parked events: a byte for each.
+    # The buckets of a region: one byte for each bucket, 1 if the member leads the bucket's parked events.
     uint16_t region
     uint32_t buckets
     const uint8_t *leads
 
 cdef struct copied_head:
-    # Stands before each record that members give each other. It is a format.
+    # In front of each record between members. The layout is a format.
     uint32_t reason, reserved
 
 
@@ -67,7 +67,8 @@ cdef int check_buckets(bytes buckets) except -1:
 
 
 def of_region(bytes record, str region):
-    """The record of another member with this member's number of its region. ProtocolError: it is no record."""
+    """Returns the record of another member with the local number of the region. ProtocolError: the bytes are no
+    record."""
     cdef bytes own = PyBytes_FromStringAndSize(PyBytes_AS_STRING(record), len(record))
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(own)
     if wan_record_check(at, len(own)) != WAN_OK:
@@ -78,7 +79,7 @@ def of_region(bytes record, str region):
 
 
 def place_in_order(bytes record):
-    """The sort key that orders records as `ParkedIndex` does: by version, and then by mark."""
+    """Returns the sort key of a record in the order of `ParkedIndex`: by version, and then by mark."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(record)
     raise_for(wan_record_check(at, len(record)), "parked events")
     cdef const wan_record *one = <const wan_record *>at
@@ -87,18 +88,18 @@ def place_in_order(bytes record):
 
 
 cdef class ParkedIndex:
-    """An index of `parked`, the queue of the parked events of a sender. One thread at a time calls the index. Other
-    threads may append to the queue meanwhile: `refresh` finds the appended events. No other thread takes events out
-    while the index is at work. Events that were taken out before count as left.
+    """An index of `parked`, the queue of the parked events of a sender. Only one thread at a time may call the index.
+    Other threads may append to the queue meanwhile: `refresh` finds the appended events. No other thread removes events
+    while the index works. Events removed before are noted as left.
 
-    `led` is a list of (region, a byte for each bucket: whether this member leads the bucket's parked events). This
-    member leads the parked events of all other regions.
+    `led` is a list of (region, one byte for each bucket: 1 if the member leads the bucket's parked events). The member
+    leads all parked events of regions outside the list. *Led events* are the events in these buckets and regions.
     """
 
     cdef EventQueue parked
     cdef gateway_queue *gateway
     cdef wan_parked table
-    cdef uint64_t scanned[WAN_PARK_PARTITIONS]      # The records through these sequences are in the table.
+    cdef uint64_t scanned[WAN_PARK_PARTITIONS]      # The table has the records through these sequences.
 
     def __cinit__(self, EventQueue parked not None):
         self.parked, self.gateway = parked, parked.gateway
@@ -108,12 +109,12 @@ cdef class ParkedIndex:
 
     @property
     def replayed(self):
-        """How many events are queued again, and parked until they have left the queue."""
+        """The number of replayed events: queued again, and still parked until they have left the queue."""
         return self.table.replayed
 
     def refresh(self):
-        """Adds the events that were parked since the last call, and notes as left those that were taken out of the
-        queue by others."""
+        """Adds the events parked since the last call. Events removed from the queue by other threads are noted as
+        left."""
         cdef wan_status status = WAN_OK
         cdef bint is_whole = False
         check_whole(self.parked)
@@ -123,7 +124,7 @@ cdef class ParkedIndex:
         raise_for(status, f"parked events of queue {self.parked.name!r}")
 
     cdef wan_status look(self, bint *is_whole) noexcept nogil:
-        """Looks at some records. *is_whole: there are no more."""
+        """Reads some records. *is_whole: there are no more."""
         cdef wan_partition *partition
         cdef uint64_t sequence
         cdef uint32_t p, looked = 0
@@ -155,8 +156,8 @@ cdef class ParkedIndex:
                 and wan_queue_at(&self.gateway.queue, partition, event.sequence) != NULL)
 
     cdef wan_status note(self, uint32_t partition, uint64_t sequence) noexcept nogil:
-        """Adds one record to the index. The caller holds the queue's lock. The second record of an event is taken out
-        of the queue, and so is each record of an event that has left."""
+        """Adds one record to the index. The caller holds the queue's lock. The second record of an event is removed
+        from the queue, and so is every record of a left event."""
         cdef const wan_record *record = wan_queue_at(&self.gateway.queue, &self.gateway.queue.partitions[partition],
                                                      sequence)
         cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
@@ -170,7 +171,7 @@ cdef class ParkedIndex:
                               or event.state == WAN_PARKED_HERE and self.is_there(event)):
             wan_queue_make_hole(&self.gateway.queue, partition, sequence, WAN_HOLE_DROPPED)
             return WAN_OK
-        if event != NULL and self.is_there(event):      # It was queued again, and refused again.
+        if event != NULL and self.is_there(event):      # A replayed event that failed again.
             wan_queue_make_hole(&self.gateway.queue, event.partition, event.sequence, WAN_HOLE_DROPPED)
         if event == NULL:
             event = wan_parked_add(&self.table, &mark)
@@ -180,7 +181,7 @@ cdef class ParkedIndex:
         return WAN_OK
 
     cdef wan_status note_gone(self) noexcept nogil:
-        """Notes events that others took out of the queue. Under the queue's lock."""
+        """Notes events removed from the queue by other threads. Under the queue's lock."""
         cdef wan_buffer gone
         cdef wan_parked_event *event
         cdef wan_status status = WAN_OK
@@ -197,10 +198,10 @@ cdef class ParkedIndex:
         wan_buffer_close(&gone)
         return status
 
-    # The events that are parked here.
+    # Events parked in this member
 
     cdef list regions_of(self, led, wan_buffer *regions):
-        """Puts `led` into `regions`, each as a led_region. Returns a list that keeps the bytes alive."""
+        """Puts `led` into `regions`, as one led_region for each region. Returns a list that keeps the bytes alive."""
         cdef led_region one
         kept = []
         for name, leads in led:
@@ -212,7 +213,7 @@ cdef class ParkedIndex:
         return kept
 
     cdef wan_status select(self, const wan_buffer *regions, wan_buffer *events) noexcept nogil:
-        """Copies the events that are parked and led here, in order."""
+        """Copies the led parked events, in order."""
         cdef const wan_parked_event *event
         cdef wan_status status = WAN_OK
         cdef uint64_t n
@@ -225,7 +226,7 @@ cdef class ParkedIndex:
         return status
 
     def count(self, led):
-        """How many events are parked and led here."""
+        """Returns the number of led parked events."""
         cdef wan_buffer regions
         cdef uint64_t count = 0, n
         if self.table.here == 0:
@@ -242,7 +243,7 @@ cdef class ParkedIndex:
             wan_buffer_close(&regions)
 
     def shown(self, led, uint64_t limit):
-        """Up to `limit` of the events that are parked and led here, in order, as (reason, record)."""
+        """Returns up to `limit` led parked events, in order, as (reason, record)."""
         cdef wan_buffer regions, events, copies
         cdef const wan_parked_event *event
         cdef wan_status status
@@ -271,7 +272,7 @@ cdef class ParkedIndex:
             wan_buffer_close(&copies)
 
     cdef wan_status copy_record(self, const wan_parked_event *event, wan_buffer *to) noexcept nogil:
-        """Copies an event's record. Nothing is added if it has left."""
+        """Copies an event's record. No bytes are added if the event has left."""
         cdef wan_status status = WAN_OK
         cdef const wan_record *record
         wan_lock_take(&self.gateway.lock)
@@ -285,10 +286,10 @@ cdef class ParkedIndex:
         wan_lock_release(&self.gateway.lock)
         return status
 
-    # Two members compare.
+    # Comparison of two members
 
     def sums(self, str region, uint32_t buckets):
-        """(bucket, count, sum of the marks) of each bucket that has events here."""
+        """Returns (bucket, count, sum of the marks) of each bucket with parked events."""
         cdef int number = region_number(region)
         cdef const wan_parked_event *event
         cdef wan_buffer sums
@@ -313,8 +314,8 @@ cdef class ParkedIndex:
             wan_buffer_close(&sums)
 
     def marks(self, str region, bytes buckets, uint32_t part=0, uint32_t parts=1):
-        """The marks of some buckets of a region (a byte for each bucket says which), or of one of so many parts of
-        them."""
+        """Returns the marks of the chosen buckets of a region (one byte for each bucket), or one of `parts` parts of
+        the marks."""
         cdef wan_buffer marks
         cdef wan_status status
         cdef int number = region_number(region)
@@ -332,7 +333,7 @@ cdef class ParkedIndex:
     cdef wan_status select_buckets(self, int region, const uint8_t *wanted, uint32_t buckets, uint32_t part,
                                    uint32_t parts, const wan_event_mark *known, uint64_t known_count,
                                    wan_buffer *marks) noexcept nogil:
-        """Adds the marks of some buckets, or of one part of them, but for those among `known`, which are in order."""
+        """Adds the marks of some buckets, or of one part of the marks, except marks in the sorted list `known`."""
         cdef const wan_parked_event *event
         cdef wan_status status = WAN_OK
         cdef uint64_t n
@@ -346,8 +347,8 @@ cdef class ParkedIndex:
         return status
 
     def compare(self, str region, bytes buckets, uint32_t part, uint32_t parts, bytes theirs):
-        """Compares with the `marks` of another member: the marks of (those that have left, as known here; those that
-        are lacking here; those that are lacking there)."""
+        """Compares with the `marks` of another member. Returns three lists of marks: events known as left, events
+        missing in this index, and events missing in the other member."""
         cdef wan_buffer known, more, left, lacking
         cdef wan_status status
         cdef int number = region_number(region)
@@ -388,7 +389,7 @@ cdef class ParkedIndex:
         return status
 
     def lacking(self, bytes marks):
-        """Returns two parts of these marks: the events that this index knows as left, and the events that it lacks."""
+        """Returns two parts of the marks: events known as left, and events missing in the index."""
         cdef wan_buffer left, lacking
         cdef wan_status status
         check_marks(marks)
@@ -406,8 +407,8 @@ cdef class ParkedIndex:
             wan_buffer_close(&lacking)
 
     def copy(self, bytes marks, uint64_t most):
-        """The events with these marks that are parked here, about `most` bytes of them and one at least, for `take`.
-        Returns (the events, how many of the marks were looked at)."""
+        """Returns the parked events with the given marks for `take`, about `most` bytes and one event at least, and the
+        number of checked marks."""
         cdef wan_buffer copies
         check_marks(marks)
         cdef const wan_event_mark *each = <const wan_event_mark *>PyBytes_AS_STRING(marks)
@@ -437,9 +438,9 @@ cdef class ParkedIndex:
             wan_buffer_close(&copies)
 
     def take(self, str region, bytes events):
-        """Parks the events that another member's `copy` returned, but for those that are known or have left. Returns
-        how many were parked. ProtocolError: they are no such events. QueueFullError, DiskError, MemoryError: those
-        before were parked."""
+        """Parks the events from another member's `copy`, except events known or left. Returns the number of parked
+        events. ProtocolError: the bytes are no such events. QueueFullError, DiskError, MemoryError: the events before
+        the failure were parked."""
         cdef wan_buffer copies
         cdef int number = region_number(region)
         cdef uint64_t at = 0, taken = 0, hash
@@ -479,11 +480,11 @@ cdef class ParkedIndex:
             raise ProtocolError(f"what came of parked events is cut off or damaged behind {at} bytes")
         return taken
 
-    # They leave.
+    # Removal
 
     def leave(self, bytes marks):
-        """The events with these marks were replayed or dropped: they go here too, and do not come back. Returns how
-        many were here."""
+        """Removes the replayed or dropped events with the given marks. The events do not return. Returns the number of
+        removed events."""
         check_marks(marks)
         cdef const wan_event_mark *each = <const wan_event_mark *>PyBytes_AS_STRING(marks)
         cdef uint64_t count = len(marks) // MARK_BYTES, n, before = self.table.here + self.table.replayed
@@ -496,7 +497,7 @@ cdef class ParkedIndex:
         return before - self.table.here - self.table.replayed
 
     def forget(self, bytes marks):
-        """The events with these marks are another member's to keep."""
+        """Removes the events with the given marks, because another member keeps the events."""
         check_marks(marks)
         cdef const wan_event_mark *each = <const wan_event_mark *>PyBytes_AS_STRING(marks)
         cdef uint64_t count = len(marks) // MARK_BYTES, n
@@ -505,7 +506,7 @@ cdef class ParkedIndex:
                 self.take_out(&each[n], False)
 
     cdef wan_status take_out(self, const wan_event_mark *mark, bint leaves) noexcept nogil:
-        """Takes an event's record out of the queue, and remembers it as left, or not at all."""
+        """Removes an event's record from the queue, and remembers the event as left, or not at all."""
         cdef wan_parked_event *event = wan_parked_find(&self.table, mark)
         cdef wan_parked_event known
         cdef wan_status status = WAN_OK
@@ -525,7 +526,7 @@ cdef class ParkedIndex:
         return status
 
     def replace(self, bytes record, uint32_t reason):
-        """Parks a record in the place of the one of the same event that is here."""
+        """Parks a record in place of the present record of the same event."""
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(record)
         raise_for(wan_record_check(at, len(record)), "parked events")
         cdef const wan_record *from_ = <const wan_record *>at
@@ -544,7 +545,7 @@ cdef class ParkedIndex:
         self.refresh()
 
     def drop(self, led):
-        """Lets all events leave that are parked and led here. Returns their marks."""
+        """Removes all led parked events. Returns their marks."""
         cdef wan_buffer regions, events
         cdef uint64_t n
         cdef wan_status status
@@ -565,10 +566,10 @@ cdef class ParkedIndex:
             wan_buffer_close(&events)
 
     def replay(self, EventQueue to not None, led, bint force=False, int stays=-1):
-        """Queues all events again in `to` that are parked and led here, in order, but for those of partition `stays`.
-        They stay parked, unseen, until `finish` finds that they have left the queue. With `force` a receiver applies
-        the events also where the key may have been destroyed later. Returns how many were queued. If the queue has no
-        room, it raises after it queued what it could."""
+        """Queues all led parked events again in `to`, in order, except the events of partition `stays`. The events stay
+        parked, unseen, until `finish` finds that they have left the queue. If `force`, a receiver applies the events
+        even where the key may have been destroyed later. Returns the number of queued events. If the queue is full, the
+        method raises after the fitting events are queued."""
         cdef wan_buffer regions, events, copy
         cdef wan_parked_event *event
         cdef wan_record *record
@@ -604,7 +605,7 @@ cdef class ParkedIndex:
                     wan_parked_set(&self.table, event, WAN_PARKED_REPLAYED)
                     wan_lock_take(&to.gateway.lock)
                     event.replayed_partition = partition
-                    event.replayed = to.gateway.queue.partitions[partition].appended    # It is not behind this one.
+                    event.replayed = to.gateway.queue.partitions[partition].appended    # Not behind this sequence.
                     wan_lock_release(&to.gateway.lock)
                     count += 1
             raise_for(status, f"replay into queue {to.name!r} (after {count} events)")
@@ -616,8 +617,7 @@ cdef class ParkedIndex:
             wan_buffer_close(&copy)
 
     def finish(self, EventQueue to not None):
-        """Lets all events leave that were queued again in `to`, have left that, and were not refused again. Returns
-        their marks."""
+        """Removes all replayed events that have left `to` and did not fail again. Returns their marks."""
         cdef wan_buffer gone, left
         cdef const wan_parked_event *event
         cdef const wan_event_mark *mark
@@ -637,7 +637,7 @@ cdef class ParkedIndex:
                         status = wan_buffer_add(&gone, &event.mark, MARK_BYTES)
                 wan_lock_release(&to.gateway.lock)
             raise_for(status, "parked events")
-            self.refresh()      # An event that was refused again is parked again by now.
+            self.refresh()      # An event that failed again is parked again by now.
             with nogil:
                 for n in range(gone.count):
                     mark = &(<const wan_event_mark *>gone.bytes)[n]
@@ -654,7 +654,7 @@ cdef class ParkedIndex:
 
 
 cdef inline bint is_of(const wan_parked_event *event, int region) noexcept nogil:
-    """Returns whether the event is parked and belongs to this region."""
+    """Returns whether the event is parked and belongs to the region."""
     return event.region == region and (event.state == WAN_PARKED_HERE or event.state == WAN_PARKED_REPLAYED)
 
 

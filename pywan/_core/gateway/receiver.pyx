@@ -1,9 +1,9 @@
-# Owns one connection's way from bytes to the region tables. `ReceiverSession` knows no socket and no clock: bytes and
+# Owns one connection's path from bytes to the region tables. `ReceiverSession` has no socket and no clock: bytes and
 # `now` come in, bytes and the next deadline go out.
 #
-# It is put together from classes, a unit each, every one with its own state. Each is the base of the next one, and
-# calls only those before it: receiver_report, receiver_regions, receiver_streams, receiver_rounds, receiver_apply. Here
-# are the frames, the batches, and when the sender is given up.
+# The session consists of classes, one unit each, every class with its own state. Each class is the base of the next,
+# and calls only earlier classes: receiver_report, receiver_regions, receiver_streams, receiver_rounds, receiver_apply.
+# This unit has the frames, the batches, and the deadlines after which the sender is given up.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
@@ -18,23 +18,24 @@ from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_STOPPED, ENDED_TOLD, G
 from pywan._core.wire.stream cimport buffer_frame, buffer_reserve, buffer_trim
 
 cdef enum:
-    STUCK_US = 30000000         # A sender that takes nothing of what it is told for so long is given up.
-    # The same for silence, if the sender's queue was opened elsewhere: its heartbeat, 5 s at most, and the way of that.
+    STUCK_US = 30000000         # Limit for a sender that does not read its replies.
+    # Limit of silence after another process opened the sender's queue: the sender's heartbeat, 5 s at most, and its
+    # transfer time.
     CONTESTED_US = 8000000
 
 
 cdef class ReceiverSession(ReceiverApply):
     """One sender's connection.
 
-    `find_region(name)` returns a RegionCore or None. `callback_apply(region, record, (partition, sequence, whether it
-    may have been applied before))` is called for regions with user's Python on the way. `max_drift_ms`: stamps that are
-    further ahead of our clock are refused. `may_write(name)` says whether the sender's user may write a region; None:
-    all of them."""
+    `find_region(name)` returns a RegionCore or None. `callback_apply(region, record, (partition, sequence, whether the
+    event may have been applied before))` is called for regions with user callbacks in Python. `max_drift_ms`: stamps
+    further ahead of our clock are refused. `may_write(name)` returns whether the sender's user may write a region;
+    None: all regions."""
     cdef object on_floors
     cdef wan_buffer unpacked
-    cdef uint64_t expected_id       # The id of the batch that should come next on this connection.
+    cdef uint64_t expected_id       # The id of the next batch on this connection.
     cdef int contested_flag
-    cdef uint64_t silence_us        # The sender is given up after so long without a byte; 0: it never is.
+    cdef uint64_t receive_timeout_us        # Limit of time without a byte; 0: no limit.
 
     def __cinit__(self, SourceMemory memory not None, ReceiverCounts counts not None, find_region, callback_apply, *,
                   uint64_t credit_bytes=64 << 20, uint64_t max_drift_ms=300000, uint64_t mount=0, on_floors=None,
@@ -49,23 +50,22 @@ cdef class ReceiverSession(ReceiverApply):
             partition = self.make_partition(n)
             partition.slot = &memory.slots[n]
             partition.place.source = memory.source
-            partition.place.partition, partition.place.era = n, mount
+            partition.place.partition, partition.place.timeline = n, mount
         lz4_load()
 
     def __dealloc__(self):
         wan_buffer_close(&self.unpacked)
 
     def stop(self):
-        """Makes `run` return soon, after the event in work. A batch that was not applied as a whole is not
-        acknowledged."""
+        """Makes `run` return soon, after the event in work. A batch applied only in part is not acknowledged."""
         wan_flag_set(&self.stop_flag, 1)
 
     def contest(self):
-        """Notes that the sender's queue was opened elsewhere. Unless the sender says something soon, it is given up: a
-        machine that lost power ends no connection."""
+        """Notes that another process opened the sender's queue. Unless the sender sends bytes soon, the sender is given
+        up: a machine that lost power ends no connection."""
         wan_flag_set(&self.contested_flag, 1)
 
-    # Batches and floors.
+    # Batches and tombstone watermarks
 
     cdef int apply_batch(self, wan_frame *frame) noexcept nogil:
         cdef uint8_t *payload = <uint8_t *>(frame + 1)
@@ -116,7 +116,7 @@ cdef class ReceiverSession(ReceiverApply):
         buffer_trim(pack)
         if self.is_sent or has_round(self) or wan_flag_read(&self.memory.streams.must_wait):
             return self.end_batch(frame.id, began)
-        # This acknowledgement names whatever failed. Everything else is in the tables.
+        # The acknowledgement names all failures. All other events are in the tables.
         return self.acknowledge(frame.id, self.handled_events,
                                 <uint32_t>min(self.work_us() - began, <uint64_t>0xffffffff))
 
@@ -144,7 +144,7 @@ cdef class ReceiverSession(ReceiverApply):
         finally:
             end_if_strayed(self.born, "a gateway receiver")
 
-    # What came, what is due, and when.
+    # Frames and deadlines
 
     cdef int take_frame(self, wan_frame *frame) noexcept nogil:
         if frame.type == WAN_FRAME_BATCH:
@@ -162,7 +162,7 @@ cdef class ReceiverSession(ReceiverApply):
         wan_note(WAN_CORRUPT, "frame of type %u from a sender", frame.type)
         return ENDED_TOLD
 
-    cdef int heard(self) noexcept nogil:
+    cdef int received(self) noexcept nogil:
         cdef int how
         wan_flag_set(&self.contested_flag, 0)
         how = self.take_frames()
@@ -170,7 +170,7 @@ cdef class ReceiverSession(ReceiverApply):
         if how != GOES_ON:
             self.forget_rounds()
         if how == GOES_ON and self.into.start < self.into.used:
-            # The rest of a frame is on its way. That takes minutes where the link is slow.
+            # The rest of a frame is in transit, for minutes on a slow link.
             self.steps += 1
             how = GOES_ON if self.tell_progress() else ENDED_TOLD
         return ENDED_STOPPED if how == ENDED_TOLD and wan_flag_read(&self.stop_flag) else how
@@ -179,18 +179,18 @@ cdef class ReceiverSession(ReceiverApply):
         cdef int is_done
         if self.waiting_us and now_us > self.waiting_us + STUCK_US:
             wan_note(WAN_CORRUPT, "the sender took nothing of what it is told for %.1f s", STUCK_US / 1e6)
-            # Acknowledgements are small. If even they do not fit, the sender does not read.
+            # Acknowledgements are small. If even acknowledgements do not fit, the sender does not read.
             return ENDED_CLOSED
-        if wan_flag_read(&self.contested_flag) and now_us > self.last_heard_us + CONTESTED_US:
+        if wan_flag_read(&self.contested_flag) and now_us > self.last_received_us + CONTESTED_US:
             wan_note(WAN_CORRUPT, "the sender was silent for more than %d ms, and its queue has been opened elsewhere",
                      <int>(CONTESTED_US // 1000))
             return ENDED_TOLD
-        if self.silence_us and now_us > self.last_heard_us + self.silence_us:
+        if self.receive_timeout_us and now_us > self.last_received_us + self.receive_timeout_us:
             wan_note(WAN_CORRUPT, "the sender was silent for more than maximum-time-between-pings = %llu ms",
-                     <unsigned long long>(self.silence_us // 1000))
+                     <unsigned long long>(self.receive_timeout_us // 1000))
             return ENDED_TOLD
         if self.is_sent or has_round(self):
-            # Nothing more is there to read. What was handled last leaves; if that has left, its end is waited for.
+            # No more bytes can be read. The round in work leaves; if the round has left, wait for its end.
             is_done = self.turn_over() if has_round(self) else self.end_round()
             self.tell_counts()
             if not is_done:
@@ -207,21 +207,22 @@ cdef class ReceiverSession(ReceiverApply):
         if self.waiting_us:
             due = min(due, self.waiting_us + STUCK_US + 1)
         if wan_flag_read(&self.contested_flag):
-            due = min(due, self.last_heard_us + CONTESTED_US + 1)
-        if self.silence_us:
-            due = min(due, self.last_heard_us + self.silence_us + 1)
+            due = min(due, self.last_received_us + CONTESTED_US + 1)
+        if self.receive_timeout_us:
+            due = min(due, self.last_received_us + self.receive_timeout_us + 1)
         return due
 
-    def connected(self, uint64_t now_us, int silence_ms=0):
-        """Begins the connection, which is there since `now_us`; 0: since `run` begins. The sender is given up when it
-        says nothing for `silence_ms`; 0: never."""
-        self.silence_us = <uint64_t>max(0, silence_ms) * 1000
+    def connected(self, uint64_t now_us, int receive_timeout_ms=0):
+        """Begins the connection, which exists since `now_us`; 0: since the start of `run`. The sender is given up after
+        `receive_timeout_ms` without a byte; 0: never."""
+        self.receive_timeout_us = <uint64_t>max(0, receive_timeout_ms) * 1000
         self.begin(now_us)
 
-    def run(self, sock, int silence_ms):
-        """Takes batches from a connected socket until it closes, breaks, is silent for `silence_ms`, or is told to
-        stop. Returns "closed", "stopped", or why it was given up. The GIL is free meanwhile."""
-        self.connected(0, silence_ms)
+    def run(self, sock, int receive_timeout_ms):
+        """Takes batches from a connected socket until the socket closes, breaks, is silent for `receive_timeout_ms`, or
+        the session is told to stop. Returns "closed", "stopped", or the reason of the end. The GIL is free
+        meanwhile."""
+        self.connected(0, receive_timeout_ms)
         try:
             return self.run_over_socket(sock)
         finally:

@@ -1,10 +1,10 @@
-# Owns the way of the records of a section into the tables of regions, in the order of their sequences: which ones are
-# known, where a gap is, and what became of each.
+# Applies the records of a section to the tables of regions, in the order of their sequences. The unit recognises known
+# records and gaps, and notes the result of every record.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_store cimport wan_source_place
@@ -15,19 +15,19 @@ from pywan._core.gateway.applied_slot cimport applied_slot, first_failure, forge
 from pywan._core.gateway.receiver_regions cimport is_ahead, region_of, region_slot, slot_of, why_absent
 from pywan._core.gateway.receiver_report cimport PROGRESS_RECORDS, note_applied
 from pywan._core.gateway.receiver_rounds cimport begin_to_wait, event_round, is_round_full
-from pywan._core.gateway.receiver_streams cimport connection_partition, is_of_its_life, partition_at
+from pywan._core.gateway.receiver_streams cimport connection_partition, is_of_its_timeline, partition_at
 from pywan._core.gateway.stream_memory cimport begin_section
 from pywan._core.region.apply_event cimport (
-    ASKED_ELSEWHERE, ASKED_LOST, EVENT_LOST, EVENT_NOT_TAKEN, region_apply_event)
+    ASKED_NOT_PRIMARY, ASKED_LOST, EVENT_LOST, EVENT_NOT_TAKEN, region_apply_event)
 from pywan._core.region.put cimport change_from_record, origin_from_record, region_change
 from pywan._core.region.region_state cimport origin, region_core
 from pywan._core.wire.stream cimport buffer_frame
 
 cdef enum:
-    # Records are applied in groups. A group takes three steps: its slots are fetched, then its entries, then it is
-    # applied. Three groups are on their way at once, so the ring has room for at least three. It is a power of two.
-    # The slots and entries of a group are 16 lines. A processor fetches some two dozens at once, and the entry lock of
-    # each record waits until they have come.
+    # Records are applied in groups. A group takes three steps: fetch the slots, fetch the entries, apply. Three groups
+    # are under way at once, so the ring must hold at least three groups. The ring size is a power of two. The slots and
+    # entries of a group are 16 cache lines. A processor fetches some two dozen lines at once, and the entry lock of
+    # each record waits for the fetched lines.
     GROUP_RECORDS = 4
     RING_RECORDS = 16
 
@@ -36,11 +36,11 @@ cdef enum:
     NO_PLACE = 0        # No event has this sequence.
 
 cdef enum:
-    # What became of an event. A positive number is a reason of failure. ELSEWHERE: another member leads its bucket.
-    APPLIED = 0, REFUSED = -1, LOST = ASKED_LOST, ELSEWHERE = ASKED_ELSEWHERE
+    # The result of an event. A positive number is a reason of failure. NOT_PRIMARY: another member leads the bucket.
+    APPLIED = 0, REFUSED = -1, LOST = ASKED_LOST, NOT_PRIMARY = ASKED_NOT_PRIMARY
 
-# What `callback_apply` returns of these.
-APPLY_DONE, APPLY_LOST, APPLY_ELSEWHERE = <int>APPLIED, <int>LOST, <int>ELSEWHERE
+# Results that `callback_apply` returns.
+APPLY_DONE, APPLY_LOST, APPLY_NOT_PRIMARY = <int>APPLIED, <int>LOST, <int>NOT_PRIMARY
 
 
 cdef object place_bytes(const wan_source_place *place):
@@ -53,8 +53,8 @@ cdef class ReceiverApply(ReceiverRounds):
     cdef int apply_one(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
                        uint64_t sequence,
                        bint possible_duplicate) noexcept nogil:
-        """Applies one event. Returns APPLIED, a reason of failure (> 0), or REFUSED: a queue of ours has no room, and
-        nothing was changed."""
+        """Applies one event. Returns APPLIED, a reason of failure (> 0), or REFUSED: a queue of ours is full, and the
+        event had no effect."""
         cdef wan_change change
         cdef origin from_
         cdef wan_outcome outcome
@@ -62,7 +62,7 @@ cdef class ReceiverApply(ReceiverRounds):
         cdef int result
         if is_ahead(self, record):
             return WAN_FAILED_FUTURE_STAMP
-        if core.tail != NULL:
+        if core.changelog != NULL:
             return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
         if wan_flag_read(&core.logged):
             wan_flag_set(&self.memory.streams.must_wait, 1)
@@ -74,14 +74,14 @@ cdef class ReceiverApply(ReceiverRounds):
         if status == WAN_SLOW:
             self.untold = PROGRESS_RECORDS
             result = self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
-            if result != ELSEWHERE:
+            if result != NOT_PRIMARY:
                 return result
-            status = WAN_ELSEWHERE
+            status = WAN_NOT_PRIMARY
         if status == WAN_CLOSED:
             return WAN_FAILED_REGION_NOT_FOUND
-        if status == WAN_ELSEWHERE:     # Members share it since a moment ago.
+        if status == WAN_NOT_PRIMARY:     # Members share the region since a moment ago.
             return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
-        if status == WAN_TOO_LARGE:     # It will never fit, so the sender must not wait for it.
+        if status == WAN_TOO_LARGE:     # The event will never fit, so the sender must not wait.
             self.note_too_large()
             return WAN_FAILED_OTHER
         if status != WAN_OK:
@@ -98,15 +98,16 @@ cdef class ReceiverApply(ReceiverRounds):
         return APPLIED
 
     cdef const wan_source_place *place_of(self, uint32_t partition, uint64_t sequence) noexcept nogil:
-        """The place of an event in its stream. NULL: its sender has no name, or the event is applied out of order."""
+        """Returns the place of an event in its stream. NULL: the sender has no name, or the event is applied out of
+        order."""
         cdef wan_source_place *place = &partition_at(self, partition).place
         place.through = sequence
         return place if sequence != NO_PLACE and place.source[0] | place.source[1] else NULL
 
     cdef int apply_shared(self, region_core *core, const wan_record *record, uint64_t hash, uint32_t partition,
                           uint64_t sequence, bint possible_duplicate) noexcept nogil:
-        """Applies one event to a region that several members hold, or lets it wait for the member that leads its
-        bucket. Returns as `apply_one`; APPLIED: nothing of it may be acknowledged before the round has ended."""
+        """Applies one event to a region that several members hold, or lets the event wait for the primary of the
+        bucket. Returns as `apply_one`. APPLIED: the event must not be acknowledged before the end of the round."""
         cdef uint32_t bucket = wan_table_bucket(&core.table, hash).number
         cdef event_round *round = &self.rounds[self.current]
         cdef shared_out *out
@@ -128,18 +129,18 @@ cdef class ReceiverApply(ReceiverRounds):
                 return became
             if became == EVENT_NOT_TAKEN and status == WAN_CLOSED:
                 return WAN_FAILED_REGION_NOT_FOUND
-            if became == EVENT_NOT_TAKEN and status == WAN_SLOW:        # A filter is asked. It counts afterwards.
+            if became == EVENT_NOT_TAKEN and status == WAN_SLOW:        # Asks filters, returns when replicated.
                 self.untold = PROGRESS_RECORDS
                 became = self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
-                if became != ELSEWHERE:
+                if became != NOT_PRIMARY:
                     return became
                 became = EVENT_NOT_TAKEN
-            elif became == EVENT_NOT_TAKEN and status != WAN_ELSEWHERE:
+            elif became == EVENT_NOT_TAKEN and status != WAN_NOT_PRIMARY:
                 return REFUSED
             if became != EVENT_NOT_TAKEN:
-                # Read one by one: together they would be one read of two writes, which waits for both, and for all
-                # writes before them.
-                if not note_applied_here(out, bucket, wan_read(&change.era), wan_read(&change.sequence)):
+                # Two separate reads: one combined read of two writes would wait for both writes, and for all earlier
+                # writes.
+                if not note_applied_here(out, bucket, wan_read(&change.local_fence), wan_read(&change.sequence)):
                     self.no_memory_to_share()
                     return REFUSED
                 round.held.conflicts += became == EVENT_LOST
@@ -166,7 +167,7 @@ cdef class ReceiverApply(ReceiverRounds):
             result = self.callback_apply(
                 self.cores[record.region], raw,
                 (partition, sequence, possible_duplicate, place_bytes(self.place_of(partition, sequence))))
-            if result == LOST:      # It lost against a later version.
+            if result == LOST:      # The event lost against a later version.
                 self.own.conflicts += 1
                 return APPLIED
             return result
@@ -182,7 +183,7 @@ cdef class ReceiverApply(ReceiverRounds):
             end_if_strayed(self.born, "a gateway receiver")
 
     cdef int apply_section(self, const wan_section *section, const uint8_t *at) noexcept nogil:
-        """Applies a section. 0: the connection is to be given up; the detail, or `refused_code`, says why."""
+        """Applies a section. 0: the connection is to be given up; the detail, or `refused_code`, has the reason."""
         cdef connection_partition *partition = partition_at(self, section.partition)
         cdef applied_slot unremembered
         cdef applied_slot *slot
@@ -194,21 +195,21 @@ cdef class ReceiverApply(ReceiverRounds):
             return 0
         before = partition.through
         if before and section.first <= before:
-            wan_note(WAN_CORRUPT, "partition %u: a section %llu..%llu, settled through %llu, behind one through "
+            wan_note(WAN_CORRUPT, "partition %u: a section %llu..%llu, acknowledged through %llu, behind one through "
                                   "%llu; sections follow each other",
                      section.partition, <unsigned long long>section.first, <unsigned long long>section.through,
-                     <unsigned long long>section.settled, <unsigned long long>before)
+                     <unsigned long long>section.acknowledged, <unsigned long long>before)
             return 0
-        # The first section of a partition on a connection may begin before what we have: then it is sent again. Each
-        # later section begins where the last one ended.
-        expected = max(before, section.settled) + 1 if before else NO_SEQUENCE
+        # The first section of a partition on a connection may begin before the known end: then events are sent again.
+        # Each later section begins at the end of the section before.
+        expected = max(before, section.acknowledged) + 1 if before else NO_SEQUENCE
         partition.through = section.through
         memset(&unremembered, 0, sizeof(unremembered))
         wan_lock_take(&partition.slot.lock)
         slot = partition.slot
-        if partition.run != NULL and not begin_section(&partition.run.slots[partition.bucket], partition.life):
-            # It is of an earlier life of its stream, from a member that has not heard of the later one yet. The regions
-            # know by the versions what they have of it.
+        if partition.run != NULL and not begin_section(&partition.run.slots[partition.bucket], partition.timeline):
+            # The section belongs to an earlier timeline of its stream, from a member that does not know the later
+            # timeline yet. The regions recognise known events by their versions.
             unremembered.last = before
             slot = &unremembered
         is_applied = self.apply_run(section, at, partition, slot, &unremembered, expected)
@@ -218,18 +219,17 @@ cdef class ReceiverApply(ReceiverRounds):
 
     cdef int apply_run(self, const wan_section *section, const uint8_t *at, connection_partition *partition,
                        applied_slot *slot, applied_slot *unremembered, uint64_t expected) noexcept nogil:
-        """Applies the records of a section that `slot` does not know, under the lock of its partition. If the run waits
-        for a round, and a later life of the stream begins meanwhile, the rest goes by `unremembered`. On this
+        """Applies the records of a section that `slot` does not know, under the lock of the partition. If the run waits
+        for a round, and a later timeline of the stream begins meanwhile, the rest uses `unremembered`. On this
         connection the section may begin at `expected` at the latest."""
-        # The records on their way, by their numbers. A core is NULL if the record is known, or if its region is not
-        # here.
+        # The records under way, by their numbers. A core is NULL if the record is known, or if the region is missing.
         cdef const wan_record *records[RING_RECORDS]
         cdef region_core *cores[RING_RECORDS]
         cdef uint64_t hashes[RING_RECORDS]
         cdef uint64_t sequences[RING_RECORDS]
         cdef const uint8_t *run = at
         cdef uint64_t sequence
-        cdef uint32_t number = 0        # The number of the record in hand in its section.
+        cdef uint32_t number = 0        # Number of the record in hand in the section.
         cdef bint possible_duplicate, waits
         cdef const wan_record *record
         cdef uint32_t step, begin, k
@@ -239,17 +239,17 @@ cdef class ReceiverApply(ReceiverRounds):
         cdef uint8_t is_given = 0       # A caller gave the stamp `highest`.
         cdef uint64_t *handled = partition.handled
         cdef wan_receiver_counts *counts
-        # The remembered failures before this one are of sequences before the record in hand.
+        # The remembered failures before this index have sequences before the record in hand.
         cdef uint32_t remembered
         if section.through > slot.last:
             wan_set(&slot.mount, self.mount)
-        slot.settled = max(slot.settled, durable)
-        if slot.last < section.settled:
-            slot.passed_over = section.settled
-            # Another member of this site acknowledged the events before it, or this member did before it lost its
-            # memory. A partition that we never heard of starts behind them. A sender has all that is not settled, so
-            # anything between would be lost without a word.
-            wan_set(&slot.last, section.settled)
+        slot.acknowledged = max(slot.acknowledged, durable)
+        if slot.last < section.acknowledged:
+            slot.passed_over = section.acknowledged
+            # Another member of this site acknowledged the earlier events, or this member did before the loss of its
+            # memory. An unknown partition starts behind these events. A sender has all events that are not
+            # acknowledged, so any event between would be lost silently.
+            wan_set(&slot.last, section.acknowledged)
         forget_failures(slot, durable, partition.run != NULL)
         expected = min(expected, max(slot.last, max(handled[0], handled[1])) + 1)
         if section.first > expected:
@@ -261,7 +261,7 @@ cdef class ReceiverApply(ReceiverRounds):
             return 0
         if section.count < section.through - section.first + 1:
             # The holes come before the records: a record behind a hole may be refused, or the connection may end, and
-            # what came before stays applied.
+            # the earlier records stay applied.
             slot.passed_over = max(slot.passed_over, section.through)
         if section.through <= slot.last:
             self.own.duplicate_batches += 1
@@ -273,7 +273,7 @@ cdef class ReceiverApply(ReceiverRounds):
         for step in range((section.count + <uint32_t>GROUP_RECORDS - 1) // <uint32_t>GROUP_RECORDS + 2):
             begin = step * <uint32_t>GROUP_RECORDS
             for number in range(begin, min(begin + <uint32_t>GROUP_RECORDS, section.count)):
-                k = number % RING_RECORDS       # The slots of what is applied two steps later are fetched.
+                k = number % RING_RECORDS       # Fetch the slots of the records applied two steps later.
                 record = <const wan_record *>at
                 at += wan_record_length(record)
                 records[k] = record
@@ -293,7 +293,7 @@ cdef class ReceiverApply(ReceiverRounds):
                 continue
             begin -= <uint32_t>GROUP_RECORDS
             for number in range(begin, min(begin + <uint32_t>GROUP_RECORDS, section.count)):
-                k = number % RING_RECORDS       # The entries of what is applied one step later are fetched.
+                k = number % RING_RECORDS       # Fetch the entries of the records applied one step later.
                 if cores[k] != NULL:
                     wan_table_prefetch_entry(&cores[k].table, hashes[k],
                                              records[k].key_length + records[k].value_length)
@@ -305,21 +305,22 @@ cdef class ReceiverApply(ReceiverRounds):
                 self.untold += 1
                 record = records[k]
                 if is_round_full(self, wan_record_length(record)):
-                    # Nobody waits for other members under the lock. Another connection may apply the same events
-                    # meanwhile, or begin a later life of the stream. What counts of this life is known now.
+                    # No thread waits for other members under the lock. Meanwhile another connection may apply the same
+                    # events, or begin a later timeline of the stream. The replicated part of this timeline is known
+                    # now.
                     if not self.turn_over_unlocked(partition):
                         return 0
                     if handled[self.current ^ 1] and not begin_to_wait(self, section.partition):
                         return 0
-                    if not is_of_its_life(partition):
+                    if not is_of_its_timeline(partition):
                         slot = unremembered
                     floor = max(floor, slot.last)
                     remembered = first_failure(slot, sequences[k])
                 self.handled_events += 1
                 sequence = sequences[k]
                 if sequence <= floor:
-                    # This record was seen before, so it is not applied again. If it failed then, the sender is told
-                    # again.
+                    # A record seen before is not applied again. If the record failed then, the sender is told the
+                    # failure again.
                     self.own.duplicates_skipped += 1
                     while remembered < slot.failure_count and slot.failures[remembered].sequence < sequence:
                         remembered += 1
@@ -372,13 +373,13 @@ cdef class ReceiverApply(ReceiverRounds):
         elif section.through > slot.last:
             wan_set(&slot.last, section.through)
         if highest and not is_given:
-            wan_clock_hear(self.clock, highest)
+            wan_clock_receive(self.clock, highest)
         return 1
 
     cdef void apply_destroys(self, const wan_section *section, const uint8_t *at, uint32_t count) noexcept nogil:
-        """Applies the destroys in `count` sections, of which an event was refused: they make room where that is what
-        the event waits for. All of them come again, and are known by their versions then. Queues here must not take
-        them for all that came before them in their stream, so they have no place."""
+        """Applies the destroys in `count` sections with a refused event: destroys free space where the event waits for
+        space. All the destroys come again, and are recognised by their versions then. Queues here must not conclude
+        from a destroy that all earlier events of the stream came, so the destroys have no place."""
         cdef connection_partition *partition
         cdef const wan_record *record
         cdef const uint8_t *run
@@ -386,7 +387,7 @@ cdef class ReceiverApply(ReceiverRounds):
         cdef uint64_t sequence
         cdef uint32_t number
         cdef char detail[WAN_DETAIL_BYTES]
-        memcpy(detail, wan_detail, WAN_DETAIL_BYTES)      # It says why the event was refused.
+        memcpy(detail, wan_detail, WAN_DETAIL_BYTES)      # The detail has the reason of the refusal.
         for _ in range(count):
             partition = partition_at(self, section.partition)
             run = at
@@ -399,7 +400,7 @@ cdef class ReceiverApply(ReceiverRounds):
                         sequence = wan_section_sequence(section, run, number)
                         if record.operation == WAN_DESTROY and sequence > partition.slot.last:
                             core = region_of(self, record.region)
-                            if core != NULL and core.tail == NULL:
+                            if core != NULL and core.changelog == NULL:
                                 self.apply_one(core, record,
                                                wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
                                                section.partition, NO_PLACE,

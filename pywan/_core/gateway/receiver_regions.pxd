@@ -11,24 +11,24 @@ from pywan._core.region.apply_event cimport is_event_ahead
 from pywan._core.region.region_state cimport region_core
 
 cdef struct region_slot:
-    region_core *core           # NULL: it was not found at the last look.
-    uint64_t looked_batch       # The batch of this connection in which it was last looked up.
-    bint is_forbidden           # It has no core, since the sender's user may not write it.
-    shared_out *shared[2]       # What is shared out of it, by round. NULL: nothing was, since it was looked up.
+    region_core *core           # NULL: the last look-up did not find the region.
+    uint64_t looked_batch       # Number of the batch with the last look-up.
+    bint is_forbidden           # True: no core, since the sender's user may not write the region.
+    shared_out *shared[2]       # By round: events for other members. NULL: no such events since the look-up.
 
 cdef class ReceiverRegions(ReceiverReport):
-    cdef SourceMemory memory        # What was applied of the sender's queue.
+    cdef SourceMemory memory        # Memory of applied events of the sender's queue.
     cdef object find_region
-    cdef object may_write           # name -> bool: whether the sender's user may. None: all regions.
-    cdef int look_flag              # What the sender's user may write is to be looked at again.
+    cdef object may_write           # name -> bool: whether the sender's user may write. None: all regions.
+    cdef int look_flag              # The permissions of the sender's user must be checked again.
     cdef dict names, cores
-    # Regions that were replaced when batch `replaced_batch` looked them up anew. They are kept alive until the next
-    # such batch.
+    # Regions that batch `replaced_batch` replaced by a new look-up. The old regions are kept alive until the next batch
+    # with a replacement.
     cdef list replaced
     cdef uint64_t replaced_batch
     cdef wan_pages regions          # A region_slot for each region, by the sender's number.
-    cdef uint64_t batch             # The number of the batch in work, from 1. It says when a region was looked up.
-    cdef wan_clock *clock           # The clock of the regions of this member. NULL: no region was looked up yet.
+    cdef uint64_t batch             # The number of the batch in work, from 1. Identifies the time of a look-up.
+    cdef wan_clock *clock           # The clock of the member's regions. NULL: no region was looked up yet.
     cdef Clock clock_holder         # Keeps the clock alive.
     cdef uint64_t now_ms            # The time at the start of the batch, or at a later look.
     cdef uint64_t max_drift_ms
@@ -46,12 +46,12 @@ cdef class ReceiverRegions(ReceiverReport):
 
 
 cdef inline region_slot *slot_of(ReceiverRegions session, uint16_t number) noexcept nogil:
-    """NULL: neither the region with this number nor one near to it was named."""
+    """Returns NULL if neither the region with this number nor a number near to it was named."""
     return <region_slot *>wan_pages_find(&session.regions, number)
 
 
 cdef inline region_core *region_of(ReceiverRegions session, uint16_t number) noexcept nogil:
-    """The region with the sender's number. NULL: it is not here, or was not named."""
+    """Returns the region with the sender's number. NULL: the region is missing, or was not named."""
     cdef region_slot *slot = slot_of(session, number)
     cdef region_core *core
     if slot == NULL:
@@ -67,7 +67,7 @@ cdef inline region_core *region_of(ReceiverRegions session, uint16_t number) noe
 
 
 cdef inline int why_absent(ReceiverRegions session, uint16_t number) noexcept nogil:
-    """Why no event of the region with the sender's number is applied, which `region_of` has not found."""
+    """Returns the reason why events of a region that `region_of` has not found are not applied."""
     cdef region_slot *slot = slot_of(session, number)
     if slot != NULL and slot.is_forbidden:
         return WAN_FAILED_NOT_PERMITTED
@@ -75,5 +75,5 @@ cdef inline int why_absent(ReceiverRegions session, uint16_t number) noexcept no
 
 
 cdef inline bint is_ahead(ReceiverRegions session, const wan_record *record) noexcept nogil:
-    """Whether the record's stamp is too far in the future. Its region was looked up before."""
+    """Returns whether the record's stamp is too far in the future. The region was looked up before."""
     return is_event_ahead(session.clock, record, &session.now_ms, session.max_drift_ms)

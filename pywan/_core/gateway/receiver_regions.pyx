@@ -1,5 +1,5 @@
-# Owns the regions that a sender has named on one connection: what each of its numbers means, which region of this
-# member that is now, and the clock by which its events are judged.
+# Owns the regions named by a sender on one connection: the meaning of each number, the present region of this member,
+# and the clock for judging the events.
 from libc.stdint cimport uint16_t, uint32_t
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memset
@@ -16,8 +16,8 @@ cdef tuple OPERATIONS = ("create", "update", "destroy")
 
 cdef enum:
     REGION_NAME_BYTES = 1024
-    FAILURES_TOLD = 10              # Of a connection's events that are not applied, the first ones are told ...
-    FAILURES_BETWEEN = 10000        # ... and then each one of so many.
+    FAILURES_TOLD = 10              # So many unapplied events of a connection are logged first ...
+    FAILURES_BETWEEN = 10000        # ... and later one event in so many.
 
 
 cdef class ReceiverRegions(ReceiverReport):
@@ -31,26 +31,26 @@ cdef class ReceiverRegions(ReceiverReport):
         wan_pages_close(&self.regions)
 
     cdef void begin_batch(self) noexcept nogil:
-        """A batch begins: a region that was not here is looked for once more."""
+        """Begins a batch: missing regions are looked up once more."""
         self.batch += 1
         if wan_flag_read(&self.look_flag):
             self.look_at_permissions()
         self.now_ms = wan_clock_receiving_ms(self.clock) if self.clock != NULL else wan_now_ms()
 
     def look_again(self):
-        """Asks `may_write` again before the next batch. Any thread may call it."""
+        """Asks `may_write` again before the next batch. Any thread may call."""
         wan_flag_set(&self.look_flag, 1)
 
     cdef void look_at_permissions(self) noexcept with gil:
-        """Takes the regions away that the sender's user may not write any more. Others stay as they are: events of
-        theirs may be on their way to other members. A region that was taken away is asked for at each later batch."""
+        """Removes the regions that the sender's user may not write any more. All other regions stay unchanged, because
+        their events may be in flight to other members. A removed region is looked up again in every later batch."""
         wan_flag_set(&self.look_flag, 0)
         for number in list(self.names):
             if slot_of(self, number).core != NULL and not self.is_permitted(number):
                 self.forbid(number)
 
     cdef bint is_permitted(self, uint16_t number) noexcept:
-        """Whether the sender's user may write the region of that number. Not if nobody can say."""
+        """Returns whether the sender's user may write the region with this number. An error means no."""
         try:
             return self.may_write is None or self.may_write(self.names[number]) is True
         except BaseException as error:
@@ -114,8 +114,8 @@ cdef class ReceiverRegions(ReceiverReport):
         return slot.core
 
     cdef void note_refused(self, const wan_record *record, uint32_t reason, const region_core *core) noexcept nogil:
-        """Tells of an event that is not applied, for the log. A flood of events is no flood of lines. `core`: its
-        region. NULL: the region of the number in `record`, as the sender named it."""
+        """Reports an event that is not applied, for the log. Many events do not make many lines. `core`: the region.
+        NULL: the region of the number in `record`, as the sender named the region."""
         self.failed_events += 1
         if self.failed_events <= FAILURES_TOLD or self.failed_events % FAILURES_BETWEEN == 0:
             self.tell_refused(record, reason, core)
@@ -131,7 +131,7 @@ cdef class ReceiverRegions(ReceiverReport):
                             Encoded(name.key_form, PyBytes_FromStringAndSize(<const char *>name.key, name.key_length)),
                             reason)
         except MemoryError:
-            pass                    # There is none to say so. The sender parks the event with its reason.
+            pass                    # No memory for the report. The sender parks the event with its reason.
         except BaseException as error:
             report_unraisable("on_failure", error)
 
@@ -139,6 +139,6 @@ cdef class ReceiverRegions(ReceiverReport):
         return number in self.names
 
     cdef dict mark_logs(self, bint hurry):
-        """Returns the present ends of the logs that events of the source went to, over all connections. A batch that
-        was known as a whole is among these events: an old connection may have applied it and still wait."""
+        """Returns the present ends of the logs that have events of the source, over all connections. The events of a
+        completely known batch are included: an old connection may have applied the batch and still wait."""
         return log_marks(self.memory.streams.cores, hurry)

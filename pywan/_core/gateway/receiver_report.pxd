@@ -7,7 +7,7 @@ from pywan._core.region.region_state cimport region_core
 from pywan._core.wire.session cimport Session
 
 cdef enum:
-    # The receiver looks at the clock after at most so many records, and after each one with user's Python on the way.
+    # The receiver reads the clock after at most so many records, and after each record with user callbacks in Python.
     PROGRESS_RECORDS = 256
 
 cdef class ReceiverReport(Session):
@@ -15,21 +15,22 @@ cdef class ReceiverReport(Session):
     # (region, operation, key, reason) -> None, for the log: called for the first events that are not applied, and for
     # some of the later ones.
     cdef object on_failure
-    cdef uint64_t failed_events     # So many of this connection were not applied.
+    cdef uint64_t failed_events     # Number of unapplied events of this connection.
     cdef uint64_t credit_bytes
-    # Failures of the batches that are not acknowledged: at most as many as they have records.
+    # Failures of the unacknowledged batches: at most as many as the batches have records.
     cdef failed_event *failures
     cdef size_t failure_count, failure_capacity
-    # Records handled on this connection, and pieces of unfinished frames that came. PROGRESS tells the sender.
+    # Records handled on this connection, plus received pieces of unfinished frames. PROGRESS tells the sender.
     cdef uint64_t steps
-    cdef uint64_t told_us           # When the sender was told last.
-    cdef uint32_t untold            # Records since the last look at the clock.
+    cdef uint64_t told_us           # Time of the last report to the sender.
+    cdef uint32_t untold            # Records since the last reading of the clock.
     cdef uint32_t born              # `wan_forks` of the process that made this session.
-    cdef wan_receiver_counts own    # Counts that are not yet added to `counts`, which all connections share.
-    # The region of the last event that took effect in this section, and how many events its count does not have yet.
+    cdef wan_receiver_counts own    # Counts not yet added to `counts`, the sum of all connections.
+    # The region of the last event with an effect in this section, and the number of events missing in the region's
+    # count.
     cdef region_core *applied_in
     cdef uint64_t applied
-    # A queue of ours had no room for an event, so the connection ends without an acknowledgement.
+    # A queue of ours was full, so the connection ends without an acknowledgement.
     cdef int refused_code
 
     cdef int tell_progress(self) noexcept nogil

@@ -1,5 +1,5 @@
-# Owns what a receiver tells a sender, and counts, of what came on one connection: progress, acknowledgements with the
-# events that failed, and why it takes nothing more.
+# Owns the reports of a receiver to a sender, and the counts, about one connection: progress, acknowledgements with
+# failed events, and the reason of a refusal.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, realloc
 from libc.string cimport memmove, memset
@@ -12,12 +12,12 @@ from pywan._core.wire.stream cimport (
 
 cdef enum:
     CREDIT_EVENTS = 4000000
-    # The receiver tells its progress at most so often, in the middle of a batch or while a batch is still coming.
+    # Shortest time between two progress reports, in the middle of a batch or while a batch is still arriving.
     PROGRESS_US = 1000000
 
 
 cdef class ReceiverReport(Session):
-    """A session that tells a sender what became of its events."""
+    """A session that tells a sender the results of its events."""
 
     def __cinit__(self):
         self.born = wan_forks
@@ -30,7 +30,7 @@ cdef class ReceiverReport(Session):
         self.told_us = now_us
 
     cdef int tell_progress(self) noexcept nogil:
-        """Tells the sender, in the middle of a batch, that we work on the batch, and of the batches done before. 0: the
+        """Tells the sender, in the middle of a batch, about the work on the batch and about earlier batches. 0: the
         session is to end."""
         cdef uint64_t now
         self.untold = 0
@@ -50,7 +50,7 @@ cdef class ReceiverReport(Session):
 
     cdef int note_failure(self, uint64_t number, uint32_t partition, uint64_t sequence,
                           uint32_t reason) noexcept nogil:
-        """Notes a failure for the acknowledgement. `number`: of the event, among all of this connection."""
+        """Notes a failure for the acknowledgement. `number`: the event's number on this connection."""
         cdef size_t capacity
         if self.failure_count == self.failure_capacity:
             capacity = self.failure_capacity * 2 if self.failure_capacity else 64
@@ -67,7 +67,7 @@ cdef class ReceiverReport(Session):
         return 1
 
     cdef int acknowledge(self, uint64_t id, uint64_t number, uint32_t worked_us) noexcept nogil:
-        """Acknowledges all batches up to one, whose last event has this number."""
+        """Acknowledges all batches up to one batch. `number`: the number of the batch's last event."""
         cdef size_t n, count = 0, failures_bytes
         cdef wan_frame *frame
         cdef wan_failure *told
@@ -87,7 +87,7 @@ cdef class ReceiverReport(Session):
             told[n] = self.failures[n].failure
         buffer_close_frame(&self.out, frame)
         self.failure_count -= count
-        if self.failure_count:      # Of a round that goes on.
+        if self.failure_count:      # Failures of a round that goes on.
             memmove(self.failures, self.failures + count, self.failure_count * sizeof(failed_event))
         elif failures_bytes > BUFFER_KEPT_BYTES // 32:
             free(self.failures)
@@ -95,13 +95,13 @@ cdef class ReceiverReport(Session):
         return 1
 
     cdef void refuse(self, object error):
-        """Takes nothing more of what is on its way now, and tells the sender why."""
+        """Takes no more events of the batches in flight, and tells the sender the reason."""
         text = str(error).encode() or b"out of memory: the process has none to apply it"
         wan_note(WAN_CORRUPT, "%s", <const char *>text)
         self.refused_code = 1
 
     cdef int give_up(self, error):
-        """Notes why a round cannot end. Returns 0."""
+        """Notes the reason why a round cannot end. Returns 0."""
         from pywan.errors import QueueFullError
         text = str(error).encode() or type(error).__name__.encode()
         wan_note(WAN_CORRUPT, "%s", <const char *>text)
@@ -115,13 +115,14 @@ cdef class ReceiverReport(Session):
     # Counts.
 
     cdef void add_applied(self) noexcept nogil:
-        """Adds the events of a section to their region's count at once: an atomic operation for each would be slow."""
+        """Adds the events of a section to their region's count at once: one atomic operation for each event would be
+        slow."""
         if self.applied:
             wan_add_shared(&self.applied_in.applied, self.applied)
             self.applied = 0
 
     cdef void add_counts(self, const wan_receiver_counts *counts) noexcept nogil:
-        """Adds what was held back until it counts."""
+        """Adds the counts of events that are replicated now."""
         cdef uint64_t *own = <uint64_t *>&self.own
         cdef const uint64_t *held = <const uint64_t *>counts
         cdef size_t n

@@ -9,16 +9,17 @@ from pywan._core.gateway.receiver_regions cimport ReceiverRegions
 from pywan._core.gateway.stream_memory cimport stream_run
 
 cdef struct connection_partition:
-    applied_slot *slot          # What was applied of it. NULL: no stream was named for it.
-    # The place of the event in hand, for the queues here. Zeros as the source: its sender has no name (in tests).
+    applied_slot *slot          # The applied events. NULL: no stream was named.
+    # The place of the event in hand, for the queues of this member. Zeros as the source: the sender has no name (in
+    # tests).
     wan_source_place place
-    uint64_t through            # Its last section on this connection. 0: there was none yet.
-    # The stream that it is. NULL: it is an own partition of the queue, and the rest has no meaning.
+    uint64_t through            # End of the last section on this connection. 0: no section yet.
+    # The stream. NULL: an own partition of the queue; then the rest has no meaning.
     stream_run *run
-    uint64_t life
+    uint64_t timeline
     uint16_t bucket
-    uint16_t region             # As records on this connection name it.
-    # By round. Not 0: all events through this one were handled, and `slot` hears of it when the round has ended.
+    uint16_t region             # As in the records on this connection.
+    # By round. Not 0: all events through this sequence were handled, and `slot` is updated at the end of the round.
     uint64_t handled[2]
 
 cdef class ReceiverStreams(ReceiverRegions):
@@ -29,10 +30,10 @@ cdef class ReceiverStreams(ReceiverRegions):
     cdef int remember(self, applied_slot *slot, const failed_event *failed) noexcept nogil
 
 
-cdef inline bint is_of_its_life(const connection_partition *partition) noexcept nogil:
-    """Whether the slot of a partition is of the life that its sections are of. Under the slot's lock."""
-    return partition.run == NULL or partition.run.slots[partition.bucket].life == partition.life
+cdef inline bint is_of_its_timeline(const connection_partition *partition) noexcept nogil:
+    """Returns whether the slot of a partition has the timeline of the partition's sections. Under the slot's lock."""
+    return partition.run == NULL or partition.run.slots[partition.bucket].timeline == partition.timeline
 
 cdef inline connection_partition *partition_at(ReceiverStreams session, uint32_t number) noexcept nogil:
-    """NULL: neither this partition nor one near to it was named."""
+    """Returns NULL if neither this partition nor a partition near to it was named."""
     return <connection_partition *>wan_pages_find(&session.partitions, number)

@@ -1,5 +1,5 @@
-# Owns the partitions of one connection: first the queue's own ones, then those that streams were named for. It knows
-# which memory each one has of what was applied, and how far the connection is in it.
+# Owns the partitions of one connection: first the queue's own partitions, then partitions named for streams. The unit
+# knows the memory of applied events of each partition, and the position of the connection in the partition.
 from libc.stdint cimport uint32_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
@@ -8,7 +8,7 @@ from pywan._core.gateway.stream_memory cimport release_run
 
 
 cdef class ReceiverStreams(ReceiverRegions):
-    """A session that knows what its sender's partitions are."""
+    """A session with knowledge of the sender's partitions."""
 
     def __cinit__(self):
         self.partitions.item_bytes = sizeof(connection_partition)
@@ -22,14 +22,15 @@ cdef class ReceiverStreams(ReceiverRegions):
         wan_pages_close(&self.partitions)
 
     cdef connection_partition *make_partition(self, uint32_t number) except NULL:
-        """Returns the partition. It is all zeros if it was not named before."""
+        """Returns the partition. The content is all zeros if the partition was not named before."""
         made = <connection_partition *>wan_pages_put(&self.partitions, number)
         if made == NULL:
             raise MemoryError()
         return made
 
     cdef int learn_stream(self, const wan_frame *frame) noexcept with gil:
-        """Notes that the sections of a partition are of a stream from now on. 0: the connection is to be given up."""
+        """Notes that the sections of a partition belong to a stream from now on. 0: the connection is to be given
+        up."""
         cdef const wan_stream *stream = <const wan_stream *>(frame + 1)
         cdef connection_partition *partition
         cdef stream_run *run
@@ -46,25 +47,26 @@ cdef class ReceiverStreams(ReceiverRegions):
             text = str(error).encode("utf-8", "replace") or b"no memory for a stream"
             wan_note(WAN_CORRUPT, "%s", <const char *>text)
             return 0
-        if partition.run == run and partition.bucket == stream.bucket and partition.life >= stream.life:
+        if partition.run == run and partition.bucket == stream.bucket and partition.timeline >= stream.timeline:
             release_run(run)
-            wan_note(WAN_CORRUPT, "partition %llu: life %llu of its stream is named behind life %llu",
-                     <unsigned long long>frame.id, <unsigned long long>stream.life, <unsigned long long>partition.life)
+            wan_note(WAN_CORRUPT, "partition %llu: timeline %llu of its stream is named behind timeline %llu",
+                     <unsigned long long>frame.id, <unsigned long long>stream.timeline,
+                     <unsigned long long>partition.timeline)
             return 0
         if partition.run != NULL:
             release_run(partition.run)
         partition.run, partition.slot = run, &run.slots[stream.bucket].applied
-        partition.life, partition.bucket, partition.region = stream.life, stream.bucket, stream.region
+        partition.timeline, partition.bucket, partition.region = stream.timeline, stream.bucket, stream.region
         partition.through = 0
         partition.place.source = run.source
-        partition.place.partition, partition.place.era = stream.bucket, stream.life
+        partition.place.partition, partition.place.timeline = stream.bucket, stream.timeline
         return 1
 
     cdef int remember(self, applied_slot *slot, const failed_event *failed) noexcept nogil:
-        """Remembers a failure, unless another connection has done so. Under the slot's lock. 0: if the acknowledgement
-        were lost, no one would know that the event failed. So it stays unapplied and unacknowledged."""
+        """Remembers a failure, unless another connection has remembered it. Under the slot's lock. 0: a lost
+        acknowledgement would lose the failure, so the event stays unapplied and unacknowledged."""
         if failed.failure.sequence <= slot.last or remember_failure(slot, &failed.failure):
             return 1
-        wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders have not heard "
-                              "of, or no memory for them", FAILURES_KEPT, FAILURES_KEPT_ALL)
+        wan_note(WAN_CORRUPT, "more than %d failed events of a partition (%d of all) that their senders do not know "
+                              "yet, or no memory for them", FAILURES_KEPT, FAILURES_KEPT_ALL)
         return 0

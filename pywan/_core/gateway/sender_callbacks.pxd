@@ -6,11 +6,11 @@ from pywan._core.queue.queue cimport gateway_queue
 from pywan._core.wire.session cimport Session
 
 cdef class SenderCallbacks:
-    cdef object transmit_filter     # Each of the three may be None: there is no such callback.
+    cdef object transmit_filter     # The three callbacks may be None: no callback.
     cdef object acknowledged
     cdef object on_failure          # (partition, sequence, reason, (region, operation, key)) -> None, for the log.
     cdef uint64_t spent_us          # Time spent in callbacks that have returned.
-    cdef uint64_t since_us          # When the callback that runs now was called; 0: none runs.
+    cdef uint64_t since_us          # Start of the running callback; 0: no callback runs.
     cdef uint32_t born              # `wan_forks` of the process that made this object.
 
     cdef void begin(self, Session session) noexcept nogil
@@ -24,7 +24,8 @@ cdef class SenderCallbacks:
 
 cdef inline tuple record_for_callback(const gateway_queue *gateway, const wan_record *record, uint32_t partition,
                                       uint64_t sequence):
-    """The record as it travels, and its position: partition, sequence, and whether it may have been applied before."""
+    """Returns the record in wire form, and its position: partition, sequence, and whether the event may have been
+    applied before."""
     return (PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record)),
             (partition, sequence, sequence <= gateway.queue.partitions[partition].duplicate_through
              or record.flags & WAN_FLAG_REPEATED != 0))

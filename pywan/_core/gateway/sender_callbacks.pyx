@@ -1,5 +1,4 @@
-# Owns the user's callbacks of one dispatcher: how they are called while a connection has to be kept alive, and how long
-# they take.
+# Owns the user's callbacks of one dispatcher: the calls while a connection has to be kept alive, and the measured time.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.wire.session cimport Session
@@ -12,14 +11,14 @@ cdef tuple OPERATIONS = ("create", "update", "destroy")
 
 cdef class SenderCallbacks:
     """The callbacks `transmit_filter(records, one by one) -> list of bool` and `acknowledged(records, one by one)`. A
-    record is what `record_for_callback` returns."""
+    record is a result of `record_for_callback`."""
 
     def __cinit__(self, transmit_filter, acknowledged, on_failure):
         self.transmit_filter, self.acknowledged, self.on_failure = transmit_filter, acknowledged, on_failure
         self.born = wan_forks
 
     cdef void begin(self, Session session) noexcept nogil:
-        """Notes that the user's Python is called now. `time_us` counts a long call while it still runs."""
+        """Notes the start of a call of the user's Python. `time_us` includes a long call while the call still runs."""
         wan_set(&self.since_us, session.work_us())
 
     cdef void end(self, Session session) noexcept nogil:
@@ -28,14 +27,14 @@ cdef class SenderCallbacks:
         wan_add_shared(&self.spent_us, session.work_us() - since)
 
     cdef object time_us(self, uint64_t now_us):
-        """Microseconds spent in the callbacks so far, at `now_us`. Any thread may ask."""
+        """Returns the microseconds spent in the callbacks so far, at `now_us`. Any thread may call."""
         cdef uint64_t since = wan_read(&self.since_us)
-        running = now_us - since if since and now_us > since else 0      # A callback that has not returned counts too.
+        running = now_us - since if since and now_us > since else 0      # A running callback is included.
         return wan_read(&self.spent_us) + running
 
     cdef list ask_filter(self, Session session, list records):
-        """Asks the filter whether each record is sent. If the session was told to stop meanwhile, there are fewer
-        answers than records."""
+        """Asks the filter whether each record is sent. If the session was told to stop meanwhile, the filter returns
+        fewer answers than records."""
         try:
             return [bool(verdict) for verdict in self.transmit_filter(self._until_stopped(session, records))]
         finally:
@@ -59,7 +58,8 @@ cdef class SenderCallbacks:
             report_unraisable("on_failure", error)
 
     def _one_by_one(self, Session session, list records):
-        """Before each record the receiver hears that we live, so that all of them together are no time-out for it."""
+        """Keeps the connection alive before each record, so that all records together cause no time-out at the
+        receiver."""
         for record in records:
             end_if_strayed(self.born, "a dispatcher")
             with nogil:

@@ -1,4 +1,4 @@
-# Owns the memory of what has been applied of every source (`SourceMemory`), and the counters of a receiver.
+# Owns the memory of applied events of every source (`SourceMemory`), and the counters of a receiver.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from pywan._core.c_base cimport *
@@ -8,9 +8,9 @@ from pywan._core.gateway.stream_memory cimport StreamMemory, source_digest
 
 
 cdef class SourceMemory:
-    """What has been applied of one queue numbering of one sender: the last contiguous sequence of each partition.
-    `streams`: the same of the streams of that sender, which its queues at other members share; None: its own ones.
-    `name`: what tells the numbering from any other, over restarts; "": queues here do not recognise its events."""
+    """The applied events of one queue numbering of one sender: the last contiguous sequence of each partition.
+    `streams`: the applied events of the sender's streams, shared by the sender's queues at other members; None: own
+    streams. `name`: identifies the numbering, over restarts; "": queues of this member do not recognise the events."""
 
     def __cinit__(self, uint32_t partitions, StreamMemory streams=None, str name=""):
         self.streams = StreamMemory() if streams is None else streams
@@ -31,10 +31,10 @@ cdef class SourceMemory:
 
     @property
     def failures(self):
-        """How many failed events are remembered until the sender has heard of them."""
+        """The number of failed events that are remembered until the sender knows the failures."""
         cdef uint64_t count = 0
         cdef uint32_t n
-        with nogil:             # A thread that has a slot's lock may wait for the GIL.
+        with nogil:             # A thread with a slot's lock may wait for the GIL.
             for n in range(self.partitions):
                 wan_lock_take(&self.slots[n].lock)
                 count += self.slots[n].failure_count
@@ -42,33 +42,33 @@ cdef class SourceMemory:
         return count
 
     def last(self):
-        """The last contiguous sequence applied, for every partition."""
+        """Returns the last contiguous applied sequence of every partition."""
         return [wan_read(&self.slots[n].last) for n in range(self.partitions)]
 
     def known(self, uint64_t mount):
-        """The partitions of which something came from another mount than this one. For each: (partition, last sequence,
-        the mount that it came from, the sequence up to which the sender's disk knew all to be settled). Call this while
-        no session uses the memory."""
-        return [(n, wan_read(&self.slots[n].last), wan_read(&self.slots[n].mount), self.slots[n].settled)
+        """Returns the partitions with events from another mount than `mount`. By partition: (partition, last sequence,
+        mount of the event, sequence through which the sender's disk knew all events as acknowledged). No session may
+        use the memory during the call."""
+        return [(n, wan_read(&self.slots[n].last), wan_read(&self.slots[n].mount), self.slots[n].acknowledged)
                 for n in range(self.partitions)
                 if wan_read(&self.slots[n].last) and wan_read(&self.slots[n].mount) != mount]
 
     def forget_passed_over(self):
-        """Forgets all about the partitions with events that were passed over here, so that what comes of them is
-        applied. Returns these partitions. Call this when a new mount comes, while no session uses the memory. The new
-        mount may be of an older copy of the log, which still has these events. Only another copy knows what became of
-        them."""
+        """Forgets the partitions with events passed over in this member, so that new events of the partitions are
+        applied. Returns the forgotten partitions. The caller calls the method when a new mount connects, while no
+        session uses the memory. The new mount may belong to an older copy of the log that still has the events. Only
+        another copy knows the results of the events."""
         cdef applied_slot *slot
         found = []
         for n in range(self.partitions):
             slot = &self.slots[n]
-            if slot.passed_over > slot.settled:
+            if slot.passed_over > slot.acknowledged:
                 found.append(n)
                 forget_applied(slot)
         return found
 
     def mount_of(self, uint32_t partition):
-        """The mount that the newest event of a partition came from."""
+        """Returns the mount of the newest event of a partition."""
         return wan_read(&self.slots[partition].mount) if partition < self.partitions else 0
 
 

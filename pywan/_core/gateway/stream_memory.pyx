@@ -1,5 +1,4 @@
-# Owns the memory of what has been applied of the streams of a sender (`StreamMemory`), whichever members of its site
-# sent them.
+# Owns the memory of applied events of the streams of a sender (`StreamMemory`), from any member of the sender's site.
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -10,17 +9,17 @@ from pywan._core.gateway.applied_slot cimport forget_applied
 
 
 cdef enum:
-    # The streams of a sender that are remembered: as many as a site can have buckets. A stream takes 64 bytes ...
+    # Limit of the remembered streams of a sender: the limit of the buckets of a site. A stream takes 64 bytes ...
     STREAMS_OF_SENDER = 131072
-    STREAMS_KEPT_ALL = 4000000      # ... and those of all senders are 256 MB.
+    STREAMS_KEPT_ALL = 4000000      # ... so this limit over all senders takes 256 MB.
 
 cdef uint64_t streams_kept = 0      # Streams that this process remembers. Atomic.
 
 
 cdef int source_digest(str name, uint64_t *source) except -1:
-    """The digest by which queues know a stream, also after a restart. Nobody finds two names with one digest. "": the
-    stream has no name, and the digest is zeros."""
-    from hashlib import blake2b     # It brings OpenSSL, which a member without receiver does not need.
+    """Computes the digest by which queues recognise a stream, also after a restart. Finding two names with one digest
+    is infeasible. "": the stream has no name, and the digest is zeros."""
+    from hashlib import blake2b     # The import loads OpenSSL, not needed in members without receiver.
     cdef bytes digest = blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).digest()
     source[0] = source[1] = 0
     if name:
@@ -29,7 +28,7 @@ cdef int source_digest(str name, uint64_t *source) except -1:
 
 
 cdef void release_run(stream_run *run) noexcept:
-    """One user less. With the GIL."""
+    """Removes one user. The caller holds the GIL."""
     cdef uint32_t n
     run.users -= 1
     if run.users:
@@ -41,19 +40,19 @@ cdef void release_run(stream_run *run) noexcept:
     free(run)
 
 
-cdef bint begin_section(stream_slot *stream, uint64_t life) noexcept nogil:
-    """Under the stream's lock: a section of this life is to be applied. With a later life than before, the sequences of
-    the stream begin anew. False: the life is an earlier one, of which nothing is remembered."""
-    if life > stream.life:
+cdef bint begin_section(stream_slot *stream, uint64_t timeline) noexcept nogil:
+    """Begins a section of this timeline, under the stream's lock. A later timeline than before begins the sequences of
+    the stream anew. False: the timeline is an earlier one, and no event of it is remembered."""
+    if timeline > stream.timeline:
         forget_applied(&stream.applied)
-        stream.life = life
-    return life == stream.life
+        stream.timeline = timeline
+    return timeline == stream.timeline
 
 
-@cython.no_gc_clear         # Its end needs `runs`.
+@cython.no_gc_clear         # The destructor needs `runs`.
 cdef class StreamMemory:
-    """What has been applied of the streams of one sender of a site, by region and bucket: the last contiguous sequence
-    of the newest life. All members of that site send the same streams. `name`: of the site and the sender."""
+    """The applied events of the streams of one sender of a site, by region and bucket: the last contiguous sequence of
+    the newest timeline. All members of the site send the same streams. `name`: identifies the site and the sender."""
 
     def __cinit__(self, str name=""):
         self.name, self.runs, self.cores = name, {}, set()
@@ -63,8 +62,8 @@ cdef class StreamMemory:
             release_run(<stream_run *><size_t>address)
 
     cdef stream_run *hold(self, str region, uint32_t buckets) except NULL:
-        """Returns the streams of a region, which stay until the caller calls `release_run`. ProtocolError if there is
-        no room for them."""
+        """Returns the streams of a region. The streams stay until the caller calls `release_run`. ProtocolError: the
+        limit of streams is reached."""
         cdef stream_run *run
         key = region, buckets
         known = self.runs.pop(key, None)
@@ -87,38 +86,38 @@ cdef class StreamMemory:
         return run
 
     def forget(self):
-        """Forgets all streams that no connection has named. What comes of them is applied under the rule of
+        """Forgets all streams that no connection has named. New events of the streams are applied under the rule of
         versions."""
         for key in list(self.runs):
             drop(self, key)
 
     def last(self, str region, uint32_t buckets):
-        """For each bucket of a region: its newest life, and the last contiguous sequence applied of it. An empty list:
-        the region's streams are not known."""
+        """Returns for each bucket of a region the newest timeline, and the timeline's last contiguous applied sequence.
+        Empty: the region's streams are unknown."""
         cdef stream_run *run
-        cdef uint64_t life, last
+        cdef uint64_t timeline, last
         found = []
         if (region, buckets) not in self.runs:
             return found
         run = <stream_run *><size_t>self.runs[region, buckets]
         run.users += 1
         for n in range(buckets):
-            with nogil:             # A thread that has a slot's lock may wait for the GIL.
+            with nogil:             # A thread with a slot's lock may wait for the GIL.
                 wan_lock_take(&run.slots[n].applied.lock)
-                life, last = run.slots[n].life, run.slots[n].applied.last
+                timeline, last = run.slots[n].timeline, run.slots[n].applied.last
                 wan_lock_release(&run.slots[n].applied.lock)
-            found.append((life, last))
+            found.append((timeline, last))
         release_run(run)
         return found
 
     @property
     def failures(self):
-        """How many failed events of the streams are remembered until the sender has heard of them."""
+        """The number of failed events of the streams that are remembered until the sender knows the failures."""
         cdef stream_run *run
         cdef uint64_t count = 0
         cdef uint32_t n
         for key in list(self.runs):
-            if key not in self.runs:        # It was forgotten while the GIL was free.
+            if key not in self.runs:        # The region was forgotten while the GIL was free.
                 continue
             run = <stream_run *><size_t>self.runs[key]
             run.users += 1
@@ -136,7 +135,8 @@ cdef bint has_room(StreamMemory self, uint32_t buckets):
 
 
 cdef int make_room(StreamMemory self, str region, uint32_t buckets) except -1:
-    """Forgets streams of regions that no connection has named, those that were named longest ago first."""
+    """Forgets streams of regions that no connection has named. The streams with the oldest naming are forgotten
+    first."""
     if not has_room(self, buckets):
         for key in list(self.runs):
             if has_room(self, buckets):
@@ -160,5 +160,5 @@ cdef void drop(StreamMemory self, object key):
 
 
 def remembered_streams():
-    """How many streams this process remembers, over all senders."""
+    """Returns the number of streams that this process remembers, over all senders."""
     return wan_read(&streams_kept)

@@ -18,7 +18,7 @@ cdef class EventQueue:
                       bint salvage, uint64_t mount) except -1
     cdef bint gives_up(self, uint64_t waited_us)
     cdef uint32_t partition_count(self) noexcept
-    cdef uint32_t make_run(self, uint16_t region, uint32_t buckets, const uint64_t *lives) except? 0
+    cdef uint32_t make_run(self, uint16_t region, uint32_t buckets, const uint64_t *timelines) except? 0
     cdef int wait_for_log(self, int what, double timeout, str meanwhile) except -1
     cdef list take(self, uint32_t partition, uint32_t count, bint with_positions)
     cdef int check_partition(self, uint32_t partition) except -1

@@ -18,15 +18,15 @@ from pywan._core.log.committer cimport (
 from pywan._core.log.disk_log cimport LogBudget, damage_list
 from pywan._core.queue.queue cimport (
     FULL_BLOCK, FULL_DROP_NEWEST, FULL_DROP_OLDEST, FULL_REFUSE, SLOW_DISK_US, durable_log, gateway_queue,
-    queue_append_copy, queue_can_read, queue_dispatcher, queue_go_on_settling, queue_partition_of, dispatcher_signal,
-    queue_refresh_ready, settled_news_came, wake_dispatchers)
+    queue_append_copy, queue_can_read, queue_dispatcher, queue_apply_removal, queue_partition_of, dispatcher_signal,
+    queue_refresh_ready, removal_news_came, wake_dispatchers)
 from pywan._core.queue.queue_committer cimport FOR_IDENTITY, FOR_REMOVALS, queue_begin_wait, queue_committer_init
 from pywan._core.queue.queue_mounts cimport durable_mount, is_of_this_past
 from pywan._core.queue.queue_recovery cimport (
     adopt_segment, durable_log_close, durable_log_new, durable_recover, note_damaged, recover_part, recover_state,
     segment_adopted)
 from pywan._core.queue.queue_older cimport older_copy, older_take
-from pywan._core.queue.queue_settled cimport settled_park, settled_take, settled_wait, taken_event
+from pywan._core.queue.queue_acknowledged cimport removal_park, acknowledged_take, acknowledged_wait, taken_event
 from pywan._core.base.status cimport detail_text, environment_of, raise_for, report_unraisable
 from pywan._core.values.names cimport known_region_number, region_name, region_number
 
@@ -90,7 +90,7 @@ cdef class EventQueue:
             status = wan_queue_init(&self.gateway.queue, env, path_or_null, memory_limit, partitions, conflate)
         raise_for(status, f"queue {name!r}")
         self.gateway.dispatchers = dispatchers
-        self.gateway.settled_file = -1
+        self.gateway.acknowledged_file = -1
         memset(self.gateway.lowest_copied, 0xff, sizeof(self.gateway.lowest_copied))
         if remote_site is None:
             self.gateway.stays_here = True
@@ -177,8 +177,8 @@ cdef class EventQueue:
             for n in range(self.gateway.dispatchers):
                 if self.gateway.signals[n].file >= 0:
                     close_file(self.gateway.signals[n].file)
-        if self.gateway.settled_file >= 0:
-            close_file(self.gateway.settled_file)
+        if self.gateway.acknowledged_file >= 0:
+            close_file(self.gateway.acknowledged_file)
         with nogil:                 # Other queues may share its store.
             wan_queue_close(&self.gateway.queue)
         if self.gateway.durable != NULL:
@@ -218,10 +218,10 @@ cdef class EventQueue:
         """Identifies this opening of the log; 0 without persistence."""
         return self.gateway.durable.mount if self.gateway.durable != NULL else 0
 
-    def is_past(self, uint64_t mount, uint32_t partition, uint64_t last, uint64_t settled=0):
+    def is_past(self, uint64_t mount, uint32_t partition, uint64_t last, uint64_t acknowledged=0):
         """Whether this queue has or had the events that were sent in `mount`, up to `last`, under these sequences, and
         has settled those up to `settled` too. If not, another copy of its log sent them, or the log is an older
-        copy."""
+        replica."""
         cdef bint is_it
         self.check_partition(partition)
         if self.gateway.durable == NULL:
@@ -229,7 +229,7 @@ cdef class EventQueue:
         with nogil:
             wan_lock_take(&self.gateway.lock)
             is_it = is_of_this_past(self.gateway, mount, partition, last)
-            is_it = is_it and settled <= self.gateway.queue.partitions[partition].removed
+            is_it = is_it and acknowledged <= self.gateway.queue.partitions[partition].removed
             wan_lock_release(&self.gateway.lock)
         return is_it
 
@@ -445,7 +445,7 @@ cdef class EventQueue:
         check_whole(self)
         return self.make_run(<uint16_t>region_number(region), buckets, NULL)
 
-    cdef uint32_t make_run(self, uint16_t region, uint32_t buckets, const uint64_t *lives) except? 0:
+    cdef uint32_t make_run(self, uint16_t region, uint32_t buckets, const uint64_t *timelines) except? 0:
         cdef uint32_t first = 0
         cdef wan_status status
         if self.gateway.durable != NULL:
@@ -454,7 +454,8 @@ cdef class EventQueue:
                                     " a region that several members hold in this version")
         with nogil:
             wan_lock_take(&self.gateway.lock)
-            status = wan_queue_add_run(&self.gateway.queue, region, buckets, self.gateway.dispatchers, lives, &first)
+            status = wan_queue_add_run(&self.gateway.queue, region, buckets, self.gateway.dispatchers, timelines,
+                                       &first)
             wan_lock_release(&self.gateway.lock)
         raise_for(status, f"queue {self.name!r}")
         return first
@@ -516,7 +517,7 @@ cdef class EventQueue:
                 numbers = before
                 self.gateway.knows_runners = True
                 wan_lock_release(&self.gateway.lock)
-                settled_news_came()
+                removal_news_came()
         finally:
             wan_buffer_close(&numbers)
 
@@ -555,11 +556,11 @@ cdef class EventQueue:
         free(lacks)
         return found
 
-    def older_events(self, uint32_t partition, uint64_t life, uint64_t after, uint64_t through, uint64_t most):
+    def older_events(self, uint32_t partition, uint64_t timeline, uint64_t after, uint64_t through, uint64_t most):
         """The events of a stream behind `after` through `through`, about `most` bytes of them and one at least, for a
         queue that lacks them: (through which sequence all have left this queue, through which sequence it lacks events
-        itself, through which sequence these are all, the events). None: the stream has another life. DiskError: a file
-        cannot be read."""
+        itself, through which sequence these are all, the events). None: the stream has another timeline. DiskError: a
+        file cannot be read."""
         cdef wan_buffer copies
         cdef wan_status status = WAN_OK
         cdef uint64_t removed = 0, lacks = 0, reached = through
@@ -572,7 +573,7 @@ cdef class EventQueue:
             with nogil:
                 wan_lock_take(&self.gateway.lock)
                 at = &self.gateway.queue.partitions[partition]
-                is_same = at.stream != NULL and at.life == life
+                is_same = at.stream != NULL and at.timeline == timeline
                 if is_same:
                     removed, lacks = at.removed, at.lacks
                     status = older_copy(self.gateway, partition, after, most, &reached, &copies)
@@ -585,10 +586,10 @@ cdef class EventQueue:
         finally:
             wan_buffer_close(&copies)
 
-    def take_older(self, uint32_t partition, uint64_t life, uint64_t removed, bytes events):
+    def take_older(self, uint32_t partition, uint64_t timeline, uint64_t removed, bytes events):
         """Puts the answer of another queue's `older_events` into this one, which lacks them. False: something of the
-        partition is on its way, or it has another life; nothing was changed. QueueFullError, DiskError, MemoryError: a
-        part of them may have been taken, and they may come again."""
+        partition is on its way, or it has another timeline; nothing was changed. QueueFullError, DiskError,
+        MemoryError: a part of them may have been taken, and they may come again."""
         cdef wan_buffer copies
         cdef wan_status status
         cdef wan_partition *at
@@ -601,7 +602,7 @@ cdef class EventQueue:
                 wan_lock_take(&self.gateway.lock)
                 at = &self.gateway.queue.partitions[partition]
                 status = WAN_EMPTY
-                if at.life == life and at.lacks and at.lacks != NO_LIMIT:
+                if at.timeline == timeline and at.lacks and at.lacks != NO_LIMIT:
                     status = wan_queue_reach_back(&self.gateway.queue, partition, removed)
                 if status == WAN_OK:
                     status = older_take(self.gateway, partition, copies.bytes, copies.used)
@@ -613,14 +614,14 @@ cdef class EventQueue:
         raise_for(status, f"queue {self.name!r}")
         return True
 
-    def end_lacking(self, uint32_t partition, uint64_t life, uint64_t through):
+    def end_lacking(self, uint32_t partition, uint64_t timeline, uint64_t through):
         """All members were asked for what the partition lacks, which was all through `through`. If that is the same
         now, it may be led from now on (`lead`)."""
         self.check_partition(partition)
         check_whole(self)
         with nogil:
             wan_lock_take(&self.gateway.lock)
-            if (self.gateway.queue.partitions[partition].life == life
+            if (self.gateway.queue.partitions[partition].timeline == timeline
                     and self.gateway.queue.partitions[partition].lacks == through):
                 wan_queue_lack(&self.gateway.queue, partition, 0)
             wan_lock_release(&self.gateway.lock)
@@ -648,7 +649,7 @@ cdef class EventQueue:
         return count
 
     def streams(self):
-        """What is known of each stream partition: (partition, region, bucket, life, whether this member leads it,
+        """What is known of each stream partition: (partition, region, bucket, timeline, whether this member leads it,
         through which sequence another member says that it is settled)."""
         cdef uint32_t p, count = self.partition_count()
         cdef wan_partition *copies = <wan_partition *>malloc(count * sizeof(wan_partition))
@@ -658,8 +659,8 @@ cdef class EventQueue:
             wan_lock_take(&self.gateway.lock)
             memcpy(copies, self.gateway.queue.partitions, count * sizeof(wan_partition))
             wan_lock_release(&self.gateway.lock)
-        found = [(p, region_name(copies[p].region), copies[p].bucket, copies[p].life, bool(copies[p].leads),
-                  copies[p].settle_through)
+        found = [(p, region_name(copies[p].region), copies[p].bucket, copies[p].timeline, bool(copies[p].leads),
+                  copies[p].removed_through)
                  for p in range(self.gateway.queue.own_count, count) if copies[p].region]
         free(copies)
         return found
@@ -821,7 +822,7 @@ cdef class EventQueue:
         with nogil:
             wan_lock_take(&self.gateway.lock)
             removed = wan_queue_remove(&self.gateway.queue, partition, through)
-            queue_go_on_settling(self.gateway, partition)
+            queue_apply_removal(self.gateway, partition)
             self.gateway.counts.distributed += removed
             wan_lock_release(&self.gateway.lock)
         check_whole(self)
@@ -848,18 +849,18 @@ cdef class EventQueue:
         with nogil:
             wan_lock_take(&self.gateway.lock)
             wan_queue_rewind(&self.gateway.queue, partition)
-            queue_go_on_settling(self.gateway, partition)
+            queue_apply_removal(self.gateway, partition)
             queue_refresh_ready(self.gateway, queue_dispatcher(self.gateway, partition))
             wan_lock_release(&self.gateway.lock)
 
     # What other members of the site have sent.
 
     def park_in(self, EventQueue parked not None):
-        """From now on `parked` takes copies of the events that another member has parked and tells of."""
+        """From now on `parked` takes replicas of the events that another member has parked and tells of."""
         with nogil:
             wan_lock_take(&self.gateway.lock)
             self.gateway.parked = parked.gateway
-            self.gateway.queue.park, self.gateway.queue.parker = settled_park, self.gateway
+            self.gateway.queue.park, self.gateway.queue.parker = removal_park, self.gateway
             wan_lock_release(&self.gateway.lock)
         self.parked = parked
 
@@ -868,41 +869,41 @@ cdef class EventQueue:
         """How many events that another member has parked were not put into `parked`: others have them."""
         return wan_read(&self.gateway.parked_missed)
 
-    def keep_settled(self, bint keep):
-        """With `keep`, events that another member tells as settled stay until `take_settled` takes them. Without, they
-        go at once. Wakes `take_settled`. OSError: no file descriptor is left."""
+    def keep_acknowledged(self, bint keep):
+        """With `keep`, events that another member tells as settled stay until `take_acknowledged` takes them. Without,
+        they go at once. Wakes `take_acknowledged`. OSError: no file descriptor is left."""
         cdef uint32_t p
         cdef int file = -1
-        if keep and self.gateway.settled_file < 0:
+        if keep and self.gateway.acknowledged_file < 0:
             file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if file < 0:
                 raise OSError(f"queue {self.name!r}: no file descriptor is left (ulimit -n)")
         with nogil:
             wan_lock_take(&self.gateway.lock)
             if file >= 0:
-                self.gateway.settled_file = file
-            self.gateway.keeps_settled = keep
+                self.gateway.acknowledged_file = file
+            self.gateway.keeps_acknowledged = keep
             for p in range(self.gateway.queue.own_count, self.gateway.queue.partition_count):
-                queue_go_on_settling(self.gateway, p)
+                queue_apply_removal(self.gateway, p)
             wan_lock_release(&self.gateway.lock)
-        if self.gateway.settled_file >= 0:
-            eventfd_write(self.gateway.settled_file, 1)
+        if self.gateway.acknowledged_file >= 0:
+            eventfd_write(self.gateway.acknowledged_file, 1)
 
-    def take_settled(self, uint32_t count):
-        """Waits until another member tells events as settled that this one keeps (`keep_settled`), or until
-        `keep_settled` is called. Drops up to `count` of them, and returns them as the callbacks get them:
+    def take_acknowledged(self, uint32_t count):
+        """Waits until another member tells events as settled that this one keeps (`keep_acknowledged`), or until
+        `keep_acknowledged` is called. Drops up to `count` of them, and returns them as the callbacks get them:
         (record, (partition, sequence, whether it may have been applied before)). One thread at a time calls this."""
         cdef wan_buffer taken
         cdef wan_status status
         cdef const taken_event *head
         cdef uint64_t at = 0
         memset(&taken, 0, sizeof(taken))
-        if self.gateway.settled_file < 0:
+        if self.gateway.acknowledged_file < 0:
             return []
         try:
             with nogil:
-                settled_wait(self.gateway)
-                status = settled_take(self.gateway, count, &taken)
+                acknowledged_wait(self.gateway)
+                status = acknowledged_take(self.gateway, count, &taken)
             found = []
             while at < taken.used:
                 head = <const taken_event *>(taken.bytes + at)
@@ -918,7 +919,7 @@ cdef class EventQueue:
         return found
 
     def lowest_copied(self, bint until_empty=False):
-        """{site of origin: the lowest stamp} of the events that were put here as copies (recovered, parked, replayed)
+        """{site of origin: the lowest stamp} of the events that were put here as replicas (recovered, parked, replayed)
         since the last call. With `until_empty`: since the queue was last empty. Stamps that callers gave are left
         out."""
         cdef uint64_t found[256]

@@ -53,10 +53,10 @@ cdef struct gateway_queue:
     uint64_t logs_added
     wan_clock *clock        # The clock of the attached regions, with persistence. NULL: no region was attached yet.
     uint8_t full_policy     # FULL_*: what an enqueue does if it finds no room (disk full, or a limit).
-    # Events that another member tells as settled stay until `settled_take` takes them: the callbacks here are to hear
-    # of them. `settled_file`, an eventfd, is written when there are some; -1: nobody ever wanted that.
-    bint keeps_settled
-    int settled_file
+    # Events that another member tells as settled stay until `acknowledged_take` takes them: the callbacks here are to
+    # hear of them. `acknowledged_file`, an eventfd, is written when there are some; -1: nobody ever wanted that.
+    bint keeps_acknowledged
+    int acknowledged_file
     # The numbers of the incarnations on which the sender runs, as the tables say. They alone are believed that events
     # have left. `knows_runners`: somebody has said it.
     wan_buffer runners
@@ -65,8 +65,8 @@ cdef struct gateway_queue:
     uint64_t parked_missed      # So many of these it did not take: others have them.
     uint64_t full_timeout_us    # An enqueue may wait so long for room. Then it is refused.
     uint64_t block_timeout_us   # The same if the disk takes nothing, rather than being slow: what the policy says.
-    # By the site of origin: no event that was put here as a copy (recovered, parked, replayed) has a lower stamp than
-    # this, except for stamps that callers gave. NO_STAMP: there was no copy.
+    # By the site of origin: no event that was put here as a replica (recovered, parked, replayed) has a lower stamp
+    # than this, except for stamps that callers gave. NO_STAMP: there was no replica.
     uint64_t lowest_copied[256]
 
 
@@ -131,8 +131,8 @@ cdef inline int queue_note_rows(gateway_queue *gateway, const uint16_t *partitio
     return wake
 
 
-cdef uint64_t settled_news() noexcept nogil
-cdef void settled_news_came() noexcept nogil
+cdef uint64_t removal_news() noexcept nogil
+cdef void removal_news_came() noexcept nogil
 cdef bint queue_is_runner(const gateway_queue *gateway, uint32_t member) noexcept nogil
 cdef wan_status queue_add_log(gateway_queue *gateway, log_committer *committer) noexcept nogil
 cdef void queue_remove_log(gateway_queue *gateway, const log_committer *committer) noexcept nogil
@@ -176,15 +176,15 @@ cdef inline int queue_commit(gateway_queue *gateway, wan_reservation *reservatio
     return wake
 
 
-cdef void queue_settle(gateway_queue *gateway, uint32_t partition) noexcept nogil
+cdef void queue_remove_or_keep(gateway_queue *gateway, uint32_t partition) noexcept nogil
 
 
-cdef inline void queue_go_on_settling(gateway_queue *gateway, uint32_t partition) noexcept nogil:
+cdef inline void queue_apply_removal(gateway_queue *gateway, uint32_t partition) noexcept nogil:
     # Drops events that another member told as settled, if nothing of the partition is on its way. It is called when
     # more is told, when events came, and when nothing is on its way any more. Under the lock.
     cdef const wan_partition *at = &gateway.queue.partitions[partition]
-    if at.settle_through > at.removed and at.peeked == at.removed:
-        queue_settle(gateway, partition)
+    if at.removed_through > at.removed and at.peeked == at.removed:
+        queue_remove_or_keep(gateway, partition)
 
 
 cdef inline int queue_count(gateway_queue *gateway, uint32_t partition) noexcept nogil:
@@ -194,7 +194,7 @@ cdef inline int queue_count(gateway_queue *gateway, uint32_t partition) noexcept
     cdef uint64_t count
     wan_lock_take(&gateway.lock)
     count = wan_queue_count(&gateway.queue, partition)
-    queue_go_on_settling(gateway, partition)
+    queue_apply_removal(gateway, partition)
     if count:
         wake = queue_note_ready(gateway, partition, <uint32_t>count)
     wan_lock_release(&gateway.lock)
@@ -202,7 +202,7 @@ cdef inline int queue_count(gateway_queue *gateway, uint32_t partition) noexcept
 
 
 cdef inline void queue_note_copy(gateway_queue *gateway, const wan_record *record) noexcept nogil:
-    # Remembers the lowest stamp of a copy. Under the lock.
+    # Remembers the lowest stamp of a replica. Under the lock.
     if not record.flags & WAN_FLAG_GIVEN and record.stamp < gateway.lowest_copied[record.origin_site]:
         gateway.lowest_copied[record.origin_site] = record.stamp
 
@@ -380,7 +380,7 @@ cdef inline void queue_note_place(gateway_queue *gateway, const wan_source_place
                                  - sizeof(logged_places))
         if (last.record + last.count == fresh.record and last.first.through + last.count == place.through
                 and last.first.source[0] == place.source[0] and last.first.source[1] == place.source[1]
-                and last.first.era == place.era and last.first.partition == place.partition):
+                and last.first.timeline == place.timeline and last.first.partition == place.partition):
             last.count += 1
             return
     wan_buffer_put(&gateway.durable.places.pending, &fresh, sizeof(fresh))

@@ -7,16 +7,16 @@ from pywan._core.c_system cimport *
 
 
 # Counts what changes whom this process believes that events have left. Atomic.
-cdef uint64_t news_of_settled = 0
+cdef uint64_t news_of_removals = 0
 
 
-cdef uint64_t settled_news() noexcept nogil:
-    return wan_read(&news_of_settled)
+cdef uint64_t removal_news() noexcept nogil:
+    return wan_read(&news_of_removals)
 
 
-cdef void settled_news_came() noexcept nogil:
+cdef void removal_news_came() noexcept nogil:
     """There are other holders of a bucket, or a sender runs on other members."""
-    wan_add_shared(&news_of_settled, 1)
+    wan_add_shared(&news_of_removals, 1)
 
 
 cdef bint queue_is_runner(const gateway_queue *gateway, uint32_t member) noexcept nogil:
@@ -103,15 +103,15 @@ cdef void queue_make_room(gateway_queue *gateway, uint32_t partition) noexcept n
         queue_refresh_ready(gateway, n)
 
 
-cdef void queue_settle(gateway_queue *gateway, uint32_t partition) noexcept nogil:
-    """As `queue_go_on_settling`. What callbacks are to hear of stays, and whoever takes it is woken. An event that does
+cdef void queue_remove_or_keep(gateway_queue *gateway, uint32_t partition) noexcept nogil:
+    """As `queue_apply_removal`. What callbacks are to hear of stays, and whoever takes it is woken. An event that does
     not count here may be another one than the event with its sequence that was sent: callbacks do not hear of it before
     it counts."""
     cdef wan_partition *at = &gateway.queue.partitions[partition]
-    cdef uint64_t through = min(at.settle_through, at.counted if gateway.keeps_settled else at.appended)
-    if gateway.keeps_settled and wan_queue_next_live(at, at.removed + 1, through):
-        eventfd_write(gateway.settled_file, 1)
-    elif wan_queue_go_on_settling(&gateway.queue, partition, through) and at.leads:
+    cdef uint64_t through = min(at.removed_through, at.stable if gateway.keeps_acknowledged else at.appended)
+    if gateway.keeps_acknowledged and wan_queue_next_live(at, at.removed + 1, through):
+        eventfd_write(gateway.acknowledged_file, 1)
+    elif wan_queue_apply_removal(&gateway.queue, partition, through) and at.leads:
         queue_refresh_ready(gateway, queue_dispatcher(gateway, partition))
 
 

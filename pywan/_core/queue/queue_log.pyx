@@ -199,7 +199,7 @@ cdef void finish_commit(gateway_queue *gateway, uint64_t given, bint checkpoint)
     for p in range(gateway.queue.partition_count):
         if durable.appended[p] > gateway.queue.partitions[p].durable:
             wan_queue_made_durable(&gateway.queue, p, durable.appended[p])
-    wan_queue_settle_superseded(&gateway.queue, &durable.superseded.taken)
+    wan_queue_remove_superseded(&gateway.queue, &durable.superseded.taken)
     if checkpoint:
         state_is_durable(gateway)
     committer_made_durable(&durable.committer, given)

@@ -152,7 +152,8 @@ cdef wan_status move_part(void *owner, uint32_t index, uint64_t commit, const wa
 
 
 cdef wan_status move_once(durable_log *durable, const wan_position *position, const wan_record *record) noexcept nogil:
-    """Adds a record to the moved ones, unless it is there. The log has copies if moving failed or a crash ended it."""
+    """Adds a record to the moved ones, unless it is there. The log has replicas if moving failed or a crash ended
+    it."""
     cdef uint64_t *slot
     cdef uint64_t at = durable.moved_positions.used
     cdef wan_status status = wan_item_set_find(&durable.of_moved, &durable.moved_positions, position, &slot)

@@ -1,1 +1,1 @@
-"""A region: its table, its log, and the step in which a change enters table, log, tail and queues."""
+"""A region: its table, its log, and the step in which a change enters table, log, change log and queues."""

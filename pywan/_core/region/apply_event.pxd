@@ -17,7 +17,7 @@ cdef enum:
 cdef enum:
     # What the user's Python says of an event, beside EVENT_DONE and the reasons of failure.
     ASKED_LOST = -2             # A later version stays.
-    ASKED_ELSEWHERE = -3        # Another member leads its bucket. Nothing was changed.
+    ASKED_NOT_PRIMARY = -3        # Another member leads its bucket. Nothing was changed.
 
 
 cdef inline bint is_event_ahead(wan_clock *clock, const wan_record *record, uint64_t *now_ms,
@@ -26,7 +26,7 @@ cdef inline bint is_event_ahead(wan_clock *clock, const wan_record *record, uint
     if wan_stamp_ms(record.stamp) <= now_ms[0] + max_drift_ms:
         return False
     if not record.flags & WAN_FLAG_GIVEN:
-        wan_clock_hear(clock, record.stamp)         # Our own clock may be the one that is wrong.
+        wan_clock_receive(clock, record.stamp)         # Our own clock may be the one that is wrong.
     now_ms[0] = wan_clock_receiving_ms(clock)
     return wan_stamp_ms(record.stamp) > now_ms[0] + max_drift_ms
 
@@ -35,8 +35,8 @@ cdef inline int region_apply_event(region_core *region, const wan_record *record
                                    bint possible_duplicate, wan_change *change, bint *took_effect,
                                    wan_status *status) noexcept nogil:
     """Applies an event whose stamp may be applied. With EVENT_DONE and EVENT_LOST, `change` says what has to count
-    before anybody is told. EVENT_NOT_TAKEN: *status is as `region_change` returns it; WAN_ELSEWHERE: this member is not
-    primary of the bucket."""
+    before anybody is told. EVENT_NOT_TAKEN: *status is as `region_change` returns it; WAN_NOT_PRIMARY: this member is
+    not primary of the bucket."""
     cdef origin from_
     cdef wan_outcome outcome
     change_from_event(change, record, hash)
@@ -48,7 +48,7 @@ cdef inline int region_apply_event(region_core *region, const wan_record *record
 
 cdef inline void change_from_event(wan_change *change, const wan_record *record, uint64_t hash) noexcept nogil:
     change_from_record(change, record, hash)
-    change.era = change.sequence = change.recalled = 0
+    change.local_fence = change.sequence = change.recalled = 0
 
 
 cdef inline int event_became(region_core *region, wan_outcome outcome, bint *took_effect) noexcept nogil:

@@ -1,6 +1,6 @@
 # The interface of call_slots.pyx.
 from libc.stdint cimport uint32_t, uint64_t
-from pywan._core.c_copies cimport wan_call_identity, wan_slots
+from pywan._core.c_replication cimport wan_call_identity, wan_slots
 
 cdef class CallSlots:
     cdef wan_slots slots

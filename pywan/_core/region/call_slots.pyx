@@ -2,7 +2,7 @@
 import os
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.base.gil cimport gil_back, gil_may_go
 from pywan._core.base.status cimport raise_for
 

@@ -29,7 +29,7 @@ from pywan._core.base.status cimport raise_for
 
 cdef enum:
     REPAIR_EVENTS = 4096            # Events that are looked at under one hold of a queue's lock, at most.
-    REPAIR_BYTES = 4 << 20          # No more events are copied in one go when their copies have so many bytes.
+    REPAIR_BYTES = 4 << 20          # No more events are copied in one go when their replicas have so many bytes.
 
 
 cdef struct event_position:
@@ -100,9 +100,9 @@ cdef class ClockRepair(RegionRepair):
         the queue `to`, or the queue of its parked events.
 
         For a region in `fed`, all changes got into `to`. So the event of a change of the key's entry, by this repair or
-        later, replaces the old event. For other regions a copy with a new stamp replaces it. Events that are in flight,
-        or have no new stamp yet, stay in the queue. Returns (how many were taken out, [(region, record)]): the list has
-        the records whose entries have to be changed first."""
+        later, replaces the old event. For other regions a replica with a new stamp replaces it. Events that are in
+        flight, or have no new stamp yet, stay in the queue. Returns (how many were taken out, [(region, record)]): the
+        list has the records whose entries have to be changed first."""
         cdef uint8_t *feeds = <uint8_t *>calloc(65536, 1)
         cdef RegionCore region
         cdef uint64_t sequence, found, taken = 0

@@ -1,14 +1,14 @@
 # The interface of compiled_region.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport wan_tail
+from pywan._core.c_replication cimport wan_changelog
 from pywan._core.c_region cimport *
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.base.clock cimport Clock
 from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.log.disk_log cimport LogBudget
 from pywan._core.queue.event_queue cimport EventQueue
-from pywan._core.region.tail cimport Tail
+from pywan._core.region.changelog cimport Changelog
 from pywan._core.region.region_state cimport condition, decision, origin, region_core, region_log
 
 cdef class CompiledRegion:
@@ -30,9 +30,9 @@ cdef class CompiledRegion:
     cdef LogBudget budget           # Keeps the budget alive.
     cdef MemoryLimit memory         # Keeps the limit alive that the table counts for. None: there is none.
     cdef object log_wait            # Called instead of waiting for the committer. None: we wait for the committer.
-    # Of a region that several members hold. `tail` keeps the region's tail alive. `route` makes the changes and reads
-    # of buckets whose primary is elsewhere. `slots` gives changes their identities.
-    cdef object tail
+    # Of a region that several members hold. `tail` keeps the region's change log alive. `route` makes the changes and
+    # reads of buckets whose primary is elsewhere. `slots` gives changes their identities.
+    cdef object changelog
     cdef object route
     cdef CallSlots slots
 
@@ -46,18 +46,18 @@ cdef class CompiledRegion:
     cdef int keep_log(self, region_log *log, environment, LogBudget budget, log_wait) except -1
     cdef int close(self) except -1
     cdef int limit_memory(self, MemoryLimit memory) except -1
-    cdef int share(self, Tail tail, route, bint reads_copies, bint content) except -1
+    cdef int share(self, Changelog changelog, route, bint reads_replicas, bint content) except -1
     cdef int feed(self, queues) except -1
-    cdef int feed_from(self, Tail tail, queues) except -1
-    cdef bint is_elsewhere(self, uint64_t hash) noexcept
+    cdef int feed_from(self, Changelog changelog, queues) except -1
+    cdef bint is_led_by_another(self, uint64_t hash) noexcept
     cdef uint64_t deadline(self, uint64_t began) except? 0
-    cdef int wait_for_memory(self, what, uint64_t until, bint goes_elsewhere) except -1
+    cdef int wait_for_memory(self, what, uint64_t until, bint goes_to_another) except -1
     cdef str why_full(self)
     cdef int wait_for_learner(self, uint32_t bucket, uint64_t until) except -1
-    cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence, uint64_t began) except *
+    cdef wan_status wait_stable(self, uint32_t bucket, uint64_t local_fence, uint64_t sequence, uint64_t began) except *
     cdef uint64_t epoch_of(self, uint32_t bucket) noexcept
     cdef int wait_for_role(self, key, uint64_t began, bint may_be_made) except -1
-    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era, uint64_t began) except *
+    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t local_fence, uint64_t began) except *
     cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided, condition *wanted,
                                   wan_outcome *outcome) except *
     cdef bint may_wait(self, uint64_t began_us) except *
@@ -76,7 +76,7 @@ cdef class OneDeadline:
     cdef CompiledRegion state
     cdef uint64_t outer
 
-cdef bint tail_holds_back(wan_tail *tail, uint32_t bucket, uint64_t now_us) noexcept nogil
-cdef bint tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us) noexcept nogil
+cdef bint changelog_holds_back(wan_changelog *changelog, uint32_t bucket, uint64_t now_us) noexcept nogil
+cdef bint changelog_may_read(wan_changelog *changelog, uint32_t bucket, uint64_t now_us) noexcept nogil
 cdef uint64_t enter_call(CompiledRegion self) except? 0
 cdef void leave_call(uint64_t outer) noexcept

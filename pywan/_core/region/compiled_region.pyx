@@ -5,7 +5,7 @@ from libc.stdlib cimport calloc, free
 from libc.string cimport memset
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_store cimport *
@@ -27,14 +27,14 @@ from pywan._core.region.region_state cimport (
 from pywan._core.region.region_walk cimport attachment_publish, pass_entry_locks
 from pywan._core.base.status cimport detail_text, error_of_child, full_error, log_fails, raise_for
 from pywan._core.values.tagged cimport described
-from pywan._core.region.tail cimport Tail
+from pywan._core.region.changelog cimport Changelog
 
 cdef enum:
     LEARNER_WAIT_US = 1000000   # A change waits for a learner so long at most.
     FULL_SLICE_MS = 20      # A wait for memory is so long at a time. In between, deadlines and Ctrl-C end it.
-    WAIT_SLICE_MS = 100     # A wait for copies is so long at a time. In between, Ctrl-C ends it.
+    WAIT_SLICE_MS = 100     # A wait for replicas is so long at a time. In between, Ctrl-C ends it.
     MOVED_TOGETHER = 4096   # So many queued events are moved at a time, under the queue's lock.
-    FIRST_WAIT_MS = 10      # The first one, behind the time in which the thread runs a lane.
+    FIRST_WAIT_MS = 10      # The first one, behind the time in which the thread runs a replication link.
 
 
 @cython.no_gc_clear      # The collector must not clear what __dealloc__ uses.
@@ -114,7 +114,7 @@ cdef class CompiledRegion:
                                      " attached")
         cdef attachment *fresh = <attachment *>calloc(1, sizeof(attachment))
         cdef EventQueue queue
-        cdef Tail tail
+        cdef Changelog changelog
         cdef bint by_callbacks = self.seems_by_callbacks if callback_change is ... else callback_change is not None
         if fresh == NULL:
             raise MemoryError(f"region {self.name!r}: no memory to attach senders; nothing was changed")
@@ -144,9 +144,9 @@ cdef class CompiledRegion:
                 wan_clock_see(self.region.clock, wan_read(&queue.gateway.counts.newest_stamp))
                 queue.clock, queue.gateway.clock = self.clock, self.region.clock
         try:
-            if self.tail is not None:
+            if self.changelog is not None:
                 self.feed({*queues, *self.attached_queues})
-                note_firsts(fresh, &(<Tail>self.tail).tail)
+                note_firsts(fresh, &(<Changelog>self.changelog).changelog)
             self.add_log_to([queue for queue in queues if queue not in self.attached_queues])
         except BaseException:
             free(fresh)
@@ -155,13 +155,13 @@ cdef class CompiledRegion:
             attachment_publish(&self.region, fresh)
         if self.region.log != NULL:
             self.remove_log_from([queue for queue in self.attached_queues if queue not in queues])
-        if self.tail is not None:
+        if self.changelog is not None:
             self.feed(queues)
             for queue in queues:
                 if queue not in old_queues:
-                    tail = self.tail
+                    changelog = self.changelog
                     with nogil:
-                        wan_tail_has_fed(&tail.tail, &queue.gateway.queue)
+                        wan_changelog_has_fed(&changelog.changelog, &queue.gateway.queue)
         self.attached_queues, self.asking, self.seems_by_callbacks = tuple(queues), tuple(asking), by_callbacks
         del old_queues
         return 0
@@ -216,49 +216,49 @@ cdef class CompiledRegion:
 
     # A region that several members hold
 
-    cdef int share(self, Tail tail, route, bint reads_copies, bint content) except -1:
+    cdef int share(self, Changelog changelog, route, bint reads_replicas, bint content) except -1:
         """As `RegionCore.share`."""
         self.check_open()
         from pywan.errors import IllegalStateError
         if self.region.log != NULL:
             raise IllegalStateError(f"region {self.name!r} is persistent, and such a region can be on one member only"
                                     " in this version")
-        if tail.tail.shard_count != self.region.table.shard_count:
-            raise IllegalStateError(f"region {self.name!r} has {self.region.table.shard_count} shards, and the tail"
-                                    f" {tail.tail.shard_count}")
-        self.feed_from(tail, self.attached_queues)
+        if changelog.changelog.shard_count != self.region.table.shard_count:
+            raise IllegalStateError(f"region {self.name!r} has {self.region.table.shard_count} shards, and the change"
+                                    f" log {changelog.changelog.shard_count}")
+        self.feed_from(changelog, self.attached_queues)
         if self.region.attached != NULL:
-            note_firsts(self.region.attached, &tail.tail)
+            note_firsts(self.region.attached, &changelog.changelog)
         self.slots = route.slots if route is not None else CallSlots(self.region.member)
-        self.route, self.tail, self.region.reads_copies = route, tail, reads_copies
+        self.route, self.changelog, self.region.reads_replicas = route, changelog, reads_replicas
         with nogil:
             wan_lock_take(&self.region.table.shards[0].lock)
-            self.region.tail = &tail.tail
+            self.region.changelog = &changelog.changelog
             wan_lock_release(&self.region.table.shards[0].lock)
             pass_entry_locks(&self.region.table)
             if content:             # No change comes any more, until a bucket has a primary.
-                move_queued(&tail.tail)
+                move_queued(&changelog.changelog)
         return 0
 
     cdef int feed(self, queues) except -1:
         """The region's buckets feed these queues from now on."""
-        return self.feed_from(self.tail, queues)
+        return self.feed_from(self.changelog, queues)
 
-    cdef int feed_from(self, Tail tail, queues) except -1:
-        """The buckets of a tail feed these queues of the region from now on. Each has a run with a partition for each
-        bucket. IllegalStateError: a queue is persistent."""
+    cdef int feed_from(self, Changelog changelog, queues) except -1:
+        """The buckets of a change log feed these queues of the region from now on. Each has a run with a partition for
+        each bucket. IllegalStateError: a queue is persistent."""
         cdef EventQueue queue
-        cdef wan_feeds *fed = tail.tail.feeds
+        cdef wan_feeds *fed = changelog.changelog.feeds
         cdef wan_feed *feeds = <wan_feed *>calloc(len(queues) + 1, sizeof(wan_feed))
-        cdef uint64_t *lives = <uint64_t *>calloc(tail.tail.bucket_count, sizeof(uint64_t))
+        cdef uint64_t *timelines = <uint64_t *>calloc(changelog.changelog.bucket_count, sizeof(uint64_t))
         cdef uint32_t count = 0, n
         cdef wan_status status
-        if feeds == NULL or lives == NULL:
+        if feeds == NULL or timelines == NULL:
             free(feeds)
-            free(lives)
+            free(timelines)
             raise MemoryError(f"region {self.name!r}: no memory for its queues")
-        for n in range(tail.tail.bucket_count):
-            lives[n] = wan_read(&tail.tail.buckets[n].life)
+        for n in range(changelog.changelog.bucket_count):
+            timelines[n] = wan_read(&changelog.changelog.buckets[n].timeline)
         try:
             for queue in queues:
                 feeds[count].queue, feeds[count].lock = &queue.gateway.queue, &queue.gateway.lock
@@ -268,45 +268,46 @@ cdef class CompiledRegion:
                         feeds[count].first = fed.items[n].first
                         break
                 else:
-                    feeds[count].first = queue.make_run(self.region.number, tail.tail.bucket_count, lives)
+                    feeds[count].first = queue.make_run(self.region.number, changelog.changelog.bucket_count, timelines)
                 count += 1
             with nogil:
-                status = wan_tail_set_feeds(&tail.tail, feeds, count)
+                status = wan_changelog_set_feeds(&changelog.changelog, feeds, count)
             raise_for(status, f"the queues of region {self.name!r}")
         finally:
             free(feeds)
-            free(lives)
-        for queue in tail.fed:          # What is left of those that it feeds no more may leave.
+            free(timelines)
+        for queue in changelog.fed:          # What is left of those that it feeds no more may leave.
             if queue not in queues:
                 with nogil:
                     wan_lock_take(&queue.gateway.lock)
                     wake_dispatchers(queue.gateway)
                     wan_lock_release(&queue.gateway.lock)
-        tail.fed = tuple(queues)        # Alive as long as the tail names them.
+        changelog.fed = tuple(queues)        # Alive as long as the change log names them.
         return 0
 
-    cdef bint is_elsewhere(self, uint64_t hash) noexcept:
+    cdef bint is_led_by_another(self, uint64_t hash) noexcept:
         """Whether another member is primary of the bucket with this hash, as far as this one knows."""
-        cdef wan_tail *tail = self.region.tail
-        return (tail != NULL and
-                wan_tail_role(tail, wan_table_bucket(&self.region.table, hash).number) != WAN_TAIL_PRIMARY)
+        cdef wan_changelog *changelog = self.region.changelog
+        return (changelog != NULL and
+                wan_changelog_role(changelog, wan_table_bucket(&self.region.table, hash).number) != WAN_REPLICA_PRIMARY)
 
     cdef uint64_t epoch_of(self, uint32_t bucket) noexcept:
         """The epoch that a bucket has here. It is above 0. An attempt that begins now is made under no lower one."""
-        return max(<uint64_t>1, wan_read(&self.region.tail.buckets[bucket].epoch)) if self.region.tail != NULL else 1
+        return max(<uint64_t>1,
+                   wan_read(&self.region.changelog.buckets[bucket].epoch)) if self.region.changelog != NULL else 1
 
     cdef uint64_t deadline(self, uint64_t began) except? 0:
         """Until when a call may take that began then."""
         return wan_deadline_of(began, <uint64_t>self.route.limit_us)
 
-    cdef int wait_for_memory(self, what, uint64_t until, bint goes_elsewhere) except -1:
+    cdef int wait_for_memory(self, what, uint64_t until, bint goes_to_another) except -1:
         """Waits while the member's budget is full, or the region's share of it, before a call changes something here.
-        QueueFullError: it still is at `until`, and the call is not made. `goes_elsewhere`: another member is primary,
+        QueueFullError: it still is at `until`, and the call is not made. `goes_to_another`: another member is primary,
         and its budget counts."""
-        cdef wan_budget *budget = self.region.tail.budget
+        cdef wan_budget *budget = self.region.changelog.budget
         cdef uint64_t since = wan_monotonic_us()
         cdef uint32_t never = 0
-        if goes_elsewhere or not region_is_full(&self.region):
+        if goes_to_another or not region_is_full(&self.region):
             return 0
         if budget != NULL:
             wan_budget_note_wait(budget)
@@ -327,64 +328,67 @@ cdef class CompiledRegion:
 
     cdef str why_full(self):
         """Says in words what callers of the region wait for, and what helps."""
-        cdef wan_heard *heard = wan_tail_heard(self.region.tail)
-        if wan_budget_is_full(self.region.tail.budget) or heard == NULL:
+        cdef wan_notifications *notifications = wan_changelog_notifications(self.region.changelog)
+        if wan_budget_is_full(self.region.changelog.budget) or notifications == NULL:
             return "the member's memory for what waits is full" if self.route is None else self.route.why_full()
-        return (f"listeners of this member are still to be told {wan_read(&heard.bytes) / 1e6:,.1f} MB of changes of"
+        megabytes = wan_read(&notifications.bytes) / 1e6
+        return (f"listeners of this member are still to be told {megabytes:,.1f} MB of changes of"
                 " the region. Repeat it when they have caught up (`describe region` shows it), make fewer changes at"
                 " the same time, or give what they do to an asynchronous event queue")
 
     cdef int wait_for_learner(self, uint32_t bucket, uint64_t until) except -1:
-        """Waits, before a call changes a bucket here, until the lane to a learner has carried most of what came
-        before. A call that ends at `until` waits for half of its time at most."""
+        """Waits, before a call changes a bucket here, until the replication link to a learner has carried most of what
+        came before. A call that ends at `until` waits for half of its time at most."""
         cdef uint64_t now = wan_monotonic_us(), left = until - now if until > now else 0
         cdef uint32_t never = 0
         until = now + min(<uint64_t>LEARNER_WAIT_US, left // 2)
-        while now < until and tail_holds_back(self.region.tail, bucket, now):
+        while now < until and changelog_holds_back(self.region.changelog, bucket, now):
             PyErr_CheckSignals()
             with nogil:
                 wan_wait_change(&never, 0, 1)
             now = wan_monotonic_us()
         return 0
 
-    cdef wan_status wait_counted(self, uint32_t bucket, uint64_t era, uint64_t sequence, uint64_t began) except *:
-        """Waits until a change counts, with what came before it. WAN_OK: it does. WAN_ELSEWHERE: nobody here knows
+    cdef wan_status wait_stable(self, uint32_t bucket, uint64_t local_fence, uint64_t sequence,
+                                uint64_t began) except *:
+        """Waits until a change counts, with what came before it. WAN_OK: it does. WAN_NOT_PRIMARY: nobody here knows
         whether it does or will. WAN_EMPTY: it does not after the time of a call that began at `began`."""
         cdef uint64_t until, now
         cdef uint32_t first_ms = 0
-        cdef wan_tail *tail = self.region.tail
-        cdef wan_lane_wait wait
-        cdef wan_status status = tail_look(tail, bucket, era, sequence)
+        cdef wan_changelog *changelog = self.region.changelog
+        cdef wan_repl_link_wait wait
+        cdef wan_status status = changelog_look(changelog, bucket, local_fence, sequence)
         if status != WAN_EMPTY:
             return status
         until, now = self.deadline(began), wan_monotonic_us()
         if now < until:
             first_ms = min(<uint32_t>FIRST_WAIT_MS, <uint32_t>((until - now) // 1000 + 1))
-        wait.tail, wait.bucket, wait.era, wait.sequence, wait.other_file = tail, bucket, era, sequence, -1
+        wait.changelog, wait.bucket, wait.local_fence = changelog, bucket, local_fence
+        wait.sequence, wait.other_file = sequence, -1
         wait.until_us = min(until, now + WAIT_SLICE_MS * 1000)
         with nogil:
-            wan_tail_run_lane(&wait)
-            status = wan_tail_wait(tail, bucket, era, sequence, first_ms)
+            wan_changelog_run_repl_link(&wait)
+            status = wan_changelog_wait(changelog, bucket, local_fence, sequence, first_ms)
         now = wan_monotonic_us()
         while status == WAN_EMPTY and now < until:
             PyErr_CheckSignals()
             with nogil:
-                status = wan_tail_wait(tail, bucket, era, sequence,
-                                       min(<uint32_t>WAIT_SLICE_MS, <uint32_t>((until - now) // 1000 + 1)))
+                status = wan_changelog_wait(changelog, bucket, local_fence, sequence,
+                                            min(<uint32_t>WAIT_SLICE_MS, <uint32_t>((until - now) // 1000 + 1)))
             now = wan_monotonic_us()
         return status
 
     cdef int wait_for_role(self, key, uint64_t began, bint may_be_made) except -1:
-        """Waits a moment, because the tables say that this member is primary, and its tail does not say so yet or may
-        not answer. Raises an error when the time of a call that began at `began` is over."""
+        """Waits a moment, because the tables say that this member is primary, and its change log does not say so yet or
+        may not answer. Raises an error when the time of a call that began at `began` is over."""
         cdef uint32_t never = 0
         from pywan.errors import ConnectivityError
         if wan_monotonic_us() >= self.deadline(began):
             became = "an earlier attempt may have made the change" if may_be_made else "nothing was changed"
             error = ConnectivityError(f"region {self.name!r}: key {described(key)}: this member is primary of its"
                                       f" bucket, and may not answer for {(wan_monotonic_us() - began) / 1e6:.3g} s"
-                                      " now: it does not reach the copies, or has not heard the coordinator for the"
-                                      f" silence-limit; {became}. `show coordinator` says who is silent")
+                                      " now: it does not reach the replicas, or has not heard the coordinator for the"
+                                      f" unclean-recovery-timeout; {became}. `show coordinator` says who is silent")
             error.in_doubt = may_be_made
             raise error
         PyErr_CheckSignals()
@@ -392,15 +396,15 @@ cdef class CompiledRegion:
             wan_wait_change(&never, 0, 1)
         return 0
 
-    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t era, uint64_t began) except *:
-        """Waits until this member, as primary, may answer a read. WAN_ELSEWHERE: it is not primary any more. WAN_EMPTY:
-        it may not after the time of a call that began at `began`."""
+    cdef wan_status wait_readable(self, uint32_t bucket, uint64_t local_fence, uint64_t began) except *:
+        """Waits until this member, as primary, may answer a read. WAN_NOT_PRIMARY: it is not primary any more.
+        WAN_EMPTY: it may not after the time of a call that began at `began`."""
         cdef uint64_t now = wan_monotonic_us(), until = 0
         cdef uint32_t never = 0
-        cdef wan_tail *tail = self.region.tail
-        while not tail_may_read(tail, bucket, now):
-            if wan_read(&tail.buckets[bucket].era) != era:
-                return WAN_ELSEWHERE
+        cdef wan_changelog *changelog = self.region.changelog
+        while not changelog_may_read(changelog, bucket, now):
+            if wan_read(&changelog.buckets[bucket].local_fence) != local_fence:
+                return WAN_NOT_PRIMARY
             if not until:
                 until = self.deadline(began)
             if now >= until:
@@ -505,37 +509,38 @@ cdef class CompiledRegion:
                               "the change is in memory and will be written when the disk takes it")
 
 
-# What a call asks a tail with the GIL, in a change or read of one key.
+# What a call asks a change log with the GIL, in a change or read of one key.
 
-cdef wan_status tail_look(wan_tail *tail, uint32_t bucket, uint64_t era, uint64_t sequence) noexcept nogil:
-    """As `wan_tail_wait`, without a wait."""
+cdef wan_status changelog_look(wan_changelog *changelog, uint32_t bucket, uint64_t local_fence,
+                               uint64_t sequence) noexcept nogil:
+    """As `wan_changelog_wait`, without a wait."""
     cdef wan_status status
     gil_may_go()
-    status = wan_tail_wait(tail, bucket, era, sequence, 0)
+    status = wan_changelog_wait(changelog, bucket, local_fence, sequence, 0)
     gil_back()
     return status
 
 
-cdef bint tail_may_read(wan_tail *tail, uint32_t bucket, uint64_t now_us) noexcept nogil:
+cdef bint changelog_may_read(wan_changelog *changelog, uint32_t bucket, uint64_t now_us) noexcept nogil:
     cdef bint may
     gil_may_go()
-    may = wan_tail_may_read(tail, bucket, now_us)
+    may = wan_changelog_may_read(changelog, bucket, now_us)
     gil_back()
     return may
 
 
-cdef bint tail_holds_back(wan_tail *tail, uint32_t bucket, uint64_t now_us) noexcept nogil:
+cdef bint changelog_holds_back(wan_changelog *changelog, uint32_t bucket, uint64_t now_us) noexcept nogil:
     cdef bint holds
     gil_may_go()
-    holds = wan_tail_holds_back(tail, bucket, now_us)
+    holds = wan_changelog_holds_back(changelog, bucket, now_us)
     gil_back()
     return holds
 
 
-cdef void move_queued(wan_tail *tail) noexcept nogil:
+cdef void move_queued(wan_changelog *changelog) noexcept nogil:
     """Moves what is queued for the region into the streams of its buckets, and lets the buckets begin behind that.
     Without memory, the rest stays where it is, and leaves from this member alone."""
-    cdef const wan_feeds *feeds = wan_tail_feeds(tail)
+    cdef const wan_feeds *feeds = wan_changelog_feeds(changelog)
     cdef wan_queue *queue
     cdef wan_stream_run run
     cdef wan_queue_place place
@@ -544,7 +549,7 @@ cdef void move_queued(wan_tail *tail) noexcept nogil:
     cdef uint32_t n, bucket
     for n in range(feeds.count if feeds != NULL else 0):
         queue, status = feeds.items[n].queue, WAN_EMPTY
-        run.first, run.buckets = feeds.items[n].first, tail.bucket_count
+        run.first, run.buckets = feeds.items[n].first, changelog.bucket_count
         run.region = queue.partitions[run.first].region
         memset(&place, 0, sizeof(place))
         while status == WAN_EMPTY:
@@ -556,18 +561,18 @@ cdef void move_queued(wan_tail *tail) noexcept nogil:
         wan_lock_take(feeds.items[n].lock)
         wake_dispatchers(<gateway_queue *>feeds.items[n].owner)
         wan_lock_release(feeds.items[n].lock)
-    for bucket in range(tail.bucket_count if feeds != NULL else 0):
+    for bucket in range(changelog.bucket_count if feeds != NULL else 0):
         newest = 0
         for n in range(feeds.count):
             wan_lock_take(feeds.items[n].lock)
             newest = max(newest, feeds.items[n].queue.partitions[feeds.items[n].first + bucket].appended)
             wan_lock_release(feeds.items[n].lock)
-        wan_tail_begin_at(tail, bucket, newest)
+        wan_changelog_begin_at(changelog, bucket, newest)
 
 
-cdef void note_firsts(attachment *attached, const wan_tail *tail) noexcept:
+cdef void note_firsts(attachment *attached, const wan_changelog *changelog) noexcept:
     """Notes the first partition of the region's run in each attached queue. No change reads it yet."""
-    cdef const wan_feeds *feeds = wan_tail_feeds(tail)
+    cdef const wan_feeds *feeds = wan_changelog_feeds(changelog)
     cdef uint32_t n, k
     for n in range(attached.count):
         for k in range(feeds.count):

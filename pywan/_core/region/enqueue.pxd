@@ -8,7 +8,7 @@ from pywan._core.c_system cimport *
 from pywan._core.queue.queue cimport gateway_queue
 from pywan._core.region.region_state cimport MAX_ATTACHED, PATH_CALLBACKS, PATH_STRAIGHT, attachment, decision, origin
 
-# What becomes of an event at one queue. The entries of a tail have these numbers.
+# What becomes of an event at one queue. The entries of a change log have these numbers.
 cdef enum:
     ENQUEUE_ENTERS = 0
     ENQUEUE_LOOP = 1        # The sender's remote site made the event, has it, or gets it from another site.

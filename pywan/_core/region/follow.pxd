@@ -1,11 +1,11 @@
-# Owns what a copy of a bucket does with the changes that its primary sends: they take effect whatever is stored,
+# Owns what a replica of a bucket does with the changes that its primary sends: they take effect whatever is stored,
 # because inside a site the sequence decides, and its event enters the queues that the primary decided on. It runs for
 # each change.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
-from pywan._core.c_lane cimport *
+from pywan._core.c_replication cimport *
+from pywan._core.c_repl_link cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_store cimport *
@@ -13,18 +13,18 @@ from pywan._core.region.enqueue cimport ENQUEUE_ENTERS
 from pywan._core.region.entry_locks cimport (
     CHANGE_BYTES_PER_HOLD, CHANGES_PER_HOLD, entry_locks, entry_locks_release, entry_locks_take, queue_locks_release,
     queue_locks_take)
-from pywan._core.region.put cimport change_from_record, region_hear, region_note_tombstone
+from pywan._core.region.put cimport change_from_record, region_begin_notification, region_note_tombstone
 from pywan._core.queue.queue cimport gateway_queue, queue_commit, queue_note_copy, queue_reserve
 from pywan._core.region.region_state cimport MAX_ATTACHED, attachment, region_core
 
 
 cdef struct followed_entries:
-    # Entries of a bucket's stream on their way into a copy, one behind the other. All were checked.
-    const wan_tail_entry *entry     # The next one,
+    # Entries of a bucket's stream on their way into a replica, one behind the other. All were checked.
+    const wan_changelog_entry *entry     # The next one,
     uint64_t sequence               # its sequence,
     uint32_t done                   # and so many came before it.
     uint32_t count                  # Of all of them.
-    const wan_tail_entry *ahead     # The next one whose key is fetched into the processor's cache.
+    const wan_changelog_entry *ahead     # The next one whose key is fetched into the processor's cache.
     wan_fetch fetch
 
 
@@ -44,7 +44,7 @@ cdef struct followed_events:
     wan_reservation reservations[MAX_ATTACHED]
 
 
-cdef inline void followed_begin(followed_entries *entries, const wan_tail_entry *first, uint64_t sequence,
+cdef inline void followed_begin(followed_entries *entries, const wan_changelog_entry *first, uint64_t sequence,
                                 uint32_t count) noexcept nogil:
     entries.entry = entries.ahead = first
     entries.sequence, entries.done, entries.count = sequence, 0, count
@@ -53,7 +53,7 @@ cdef inline void followed_begin(followed_entries *entries, const wan_tail_entry 
 
 cdef inline void followed_advance(followed_entries *entries) noexcept nogil:
     """The next entry is here."""
-    entries.entry = <const wan_tail_entry *>(<const uint8_t *>entries.entry + entries.entry.length)
+    entries.entry = <const wan_changelog_entry *>(<const uint8_t *>entries.entry + entries.entry.length)
     entries.sequence += 1
     entries.done += 1
 
@@ -65,18 +65,18 @@ cdef inline void followed_fetch(const wan_table *table, followed_entries *entrie
     cdef const wan_record *record
     while fetch.noted < min(entries.done + 2 * <uint32_t>WAN_FETCH_STEP, entries.count + <uint32_t>WAN_FETCH_STEP):
         if fetch.noted < entries.count and entries.ahead.kind == WAN_ENTRY_CHANGE:
-            record = wan_tail_entry_record(entries.ahead)
+            record = wan_changelog_entry_record(entries.ahead)
             wan_fetch_next(table, fetch, wan_key_hash(wan_record_key(record), record.key_length, record.key_form),
                            record.key_length + record.value_length, 1)
         else:               # An entry without a key counts as a row of some key.
             wan_fetch_next(table, fetch, 0, 0, fetch.noted < entries.count)
         if fetch.noted <= entries.count:
-            entries.ahead = <const wan_tail_entry *>(<const uint8_t *>entries.ahead + entries.ahead.length)
+            entries.ahead = <const wan_changelog_entry *>(<const uint8_t *>entries.ahead + entries.ahead.length)
 
 
-cdef inline const wan_verdict *verdict_of(const wan_tail_entry *entry, uint64_t sender) noexcept nogil:
+cdef inline const wan_verdict *verdict_of(const wan_changelog_entry *entry, uint64_t sender) noexcept nogil:
     """What the primary decided for a sender. NULL: the sender has no part in the change there."""
-    cdef const wan_verdict *verdict = wan_tail_entry_verdicts(entry)
+    cdef const wan_verdict *verdict = wan_changelog_entry_verdicts(entry)
     cdef const uint8_t *end = <const uint8_t *>verdict + entry.verdict_length
     while <const uint8_t *>verdict < end:
         if verdict.sender == sender:
@@ -86,11 +86,11 @@ cdef inline const wan_verdict *verdict_of(const wan_tail_entry *entry, uint64_t 
 
 
 cdef inline wan_status follow_reserve(attachment *attached, uint32_t bucket, uint64_t sequence,
-                                      const wan_tail_entry *entry, followed_events *events) noexcept nogil:
+                                      const wan_changelog_entry *entry, followed_events *events) noexcept nogil:
     """Reserves room for the event in each queue here that it enters. A sender that this member has not is left out: the
     region may be on more members than the sender. WAN_FULL, WAN_IO: a queue has no room. Under the entry lock, the
     bucket's lock and those of the queues."""
-    cdef const wan_record *record = wan_tail_entry_record(entry)
+    cdef const wan_record *record = wan_changelog_entry_record(entry)
     cdef const wan_verdict *verdict
     cdef gateway_queue *gateway
     cdef wan_status status
@@ -119,11 +119,11 @@ cdef inline void follow_cancel(followed_events *events) noexcept nogil:
         wan_queue_cancel(&events.queues[n].queue, &events.reservations[n])
 
 
-cdef inline void follow_commit(const region_core *region, const wan_tail_entry *entry,
+cdef inline void follow_commit(const region_core *region, const wan_changelog_entry *entry,
                                followed_events *events) noexcept nogil:
     """Writes the event into these queues. It is not ready before the primary tells that it counts. The primary's number
     of the region is another one than that of this member."""
-    cdef const wan_record *record = wan_tail_entry_record(entry)
+    cdef const wan_record *record = wan_changelog_entry_record(entry)
     cdef const wan_verdict *verdict
     cdef gateway_queue *gateway
     cdef wan_record head
@@ -146,10 +146,10 @@ cdef inline void follow_commit(const region_core *region, const wan_tail_entry *
         gateway.counts.queued += 1
 
 
-cdef inline wan_outcome region_store_version(region_core *region, wan_shard *shard, const wan_tail_entry *entry,
+cdef inline wan_outcome region_store_version(region_core *region, wan_shard *shard, const wan_changelog_entry *entry,
                                              uint64_t hash) noexcept nogil:
     """Stores the version of an entry, whatever is there. Under the entry lock."""
-    cdef const wan_record *record = wan_tail_entry_record(entry)
+    cdef const wan_record *record = wan_changelog_entry_record(entry)
     cdef wan_change change
     cdef wan_outcome outcome
     change_from_record(&change, record, hash)
@@ -182,30 +182,32 @@ cdef inline wan_status look_at_stamp(region_core *region, uint64_t stamp, uint64
 
 
 cdef inline wan_status follow_held(region_core *region, attachment *attached, wan_shard *shard, uint32_t bucket,
-                                   uint64_t hash, const wan_tail_entry *entry, const wan_tail_reservation *room,
-                                   followed_events *events, wan_heard *heard) noexcept nogil:
+                                   uint64_t hash, const wan_changelog_entry *entry,
+                                   const wan_changelog_reservation *room, followed_events *events,
+                                   wan_notifications *notifications) noexcept nogil:
     """Takes the change into the table, the queues and the changes that listeners are told, or into none of them. Under
     the entry lock, the bucket's lock and those of the attached queues."""
-    cdef const wan_record *record = wan_tail_entry_record(entry)
+    cdef const wan_record *record = wan_changelog_entry_record(entry)
     cdef wan_status status
     events.count = 0
     if entry.verdict_length:
         status = follow_reserve(attached, bucket, room.sequence, entry, events)
         if status != WAN_OK:
             return status
-    if heard != NULL:
-        status = region_hear(heard, bucket, room.sequence, shard, hash, wan_record_key(record), record.key_length,
-                             record.key_form, entry.length)
+    if notifications != NULL:
+        status = region_begin_notification(notifications, bucket, room.sequence, shard, hash, wan_record_key(record),
+                                           record.key_length,
+                                           record.key_form, entry.length)
         if status != WAN_OK:
             follow_cancel(events)
             return status
-    if (not wan_tail_is_queue_only(region.tail, bucket)
+    if (not wan_changelog_is_queue_only(region.changelog, bucket)
             and region_store_version(region, shard, entry, hash) == WAN_OUT_OF_MEMORY):
         follow_cancel(events)
         wan_note(WAN_NO_MEMORY, "no memory for the changes of bucket %u", bucket)
         return WAN_NO_MEMORY
-    if heard != NULL:
-        wan_heard_add(heard, bucket, entry)
+    if notifications != NULL:
+        wan_notifications_add(notifications, bucket, entry)
     follow_commit(region, entry, events)
     return WAN_OK
 
@@ -214,7 +216,7 @@ cdef inline wan_status follow_look(region_core *region, uint32_t bucket, const f
                                    followed_group *group) noexcept nogil:
     """Looks at the next entries up to one without a record, and finds how many go together. All of them have events, or
     none has. WAN_CORRUPT: the first one cannot be."""
-    cdef const wan_tail_entry *entry = entries.entry
+    cdef const wan_changelog_entry *entry = entries.entry
     cdef const wan_record *record
     cdef uint64_t hash, bytes = 0
     cdef uint32_t n
@@ -225,7 +227,7 @@ cdef inline wan_status follow_look(region_core *region, uint32_t bucket, const f
         if n and (entry.kind != WAN_ENTRY_CHANGE or bytes > CHANGE_BYTES_PER_HOLD
                   or (entry.verdict_length == 0) != (entries.entry.verdict_length == 0)):
             break
-        record = wan_tail_entry_record(entry)
+        record = wan_changelog_entry_record(entry)
         hash = wan_fetch_hash(&entries.fetch, entries.done + n)
         status = look_at_stamp(region, record.stamp, &group.ahead_ms[n])
         if status == WAN_OK and wan_table_bucket(&region.table, hash).number != bucket:
@@ -234,21 +236,21 @@ cdef inline wan_status follow_look(region_core *region, uint32_t bucket, const f
             return status if n == 0 else WAN_OK
         group.hashes[n], group.locks.shards[n] = hash, wan_table_shard(&region.table, hash)
         group.count = n + 1
-        entry = <const wan_tail_entry *>(<const uint8_t *>entry + entry.length)
+        entry = <const wan_changelog_entry *>(<const uint8_t *>entry + entry.length)
     return WAN_OK
 
 
-cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucket, uint64_t life, uint64_t epoch,
+cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucket, uint64_t timeline, uint64_t epoch,
                                              followed_entries *entries, uint64_t *most_ahead_ms) noexcept nogil:
     """The part of `region_follow` for entries with records. Some of them share one hold of all locks: each is free for
     longer between two holds than between two entries, so threads that wait for it do not sleep. The fetches go on under
     the locks, because an atomic operation would wait for them."""
     cdef followed_group group
     cdef followed_events events
-    cdef wan_tail_reservation room
-    cdef const wan_tail_entry *entry
+    cdef wan_changelog_reservation room
+    cdef const wan_changelog_entry *entry
     cdef attachment *attached
-    cdef wan_heard *heard = wan_tail_heard(region.tail)
+    cdef wan_notifications *notifications = wan_changelog_notifications(region.changelog)
     cdef uint64_t highest = 0
     cdef uint32_t n = 0
     cdef bint has_events = entries.entry.verdict_length != 0
@@ -257,32 +259,33 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
     status = follow_look(region, bucket, entries, &group)
     if status != WAN_OK:
         return status
-    if wan_tail_is_queue_only(region.tail, bucket):
-        heard = NULL            # Listeners are told where the entries are.
+    if wan_changelog_is_queue_only(region.changelog, bucket):
+        notifications = NULL            # Listeners are told where the entries are.
     group.count = entry_locks_take(&group.locks, group.count)
     attached = region.attached if has_events else NULL      # These queues until the entry locks are free.
-    status = wan_tail_follow(region.tail, bucket, life, epoch, entries.sequence, entries.entry, &room)
+    status = wan_changelog_follow(region.changelog, bucket, timeline, epoch, entries.sequence, entries.entry, &room)
     if status == WAN_OK:
         queue_locks_take(attached)
         while status == WAN_OK:
             followed_fetch(&region.table, entries)
             entry = entries.entry
             status = follow_held(region, attached, group.locks.shards[n], bucket, group.hashes[n], entry, &room,
-                                 &events, heard)
+                                 &events, notifications)
             if status != WAN_OK:
                 break
-            wan_tail_followed(region.tail, &room, entry, <uint32_t>(group.locks.shards[n] - region.table.shards))
+            wan_changelog_followed(region.changelog, &room, entry,
+                                   <uint32_t>(group.locks.shards[n] - region.table.shards))
             if group.ahead_ms[n] == 0:
-                highest = max(highest, wan_tail_entry_record(entry).stamp)
+                highest = max(highest, wan_changelog_entry_record(entry).stamp)
             else:                   # The sequence decides here, so the change counts as it is.
                 most_ahead_ms[0] = max(most_ahead_ms[0], group.ahead_ms[n])
             followed_advance(entries)
             n += 1
             if n == group.count:
                 break
-            status = wan_tail_reserve_next(&room, entries.entry.length)
+            status = wan_changelog_reserve_next(&room, entries.entry.length)
         queue_locks_release(attached)
-        wan_tail_follow_end(region.tail, &room)
+        wan_changelog_follow_end(region.changelog, &room)
     elif status == WAN_EMPTY:
         followed_advance(entries)
     entry_locks_release(&group.locks)
@@ -290,38 +293,40 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
     return status
 
 
-cdef inline wan_status region_follow(region_core *region, uint32_t bucket, uint64_t life, uint64_t epoch,
+cdef inline wan_status region_follow(region_core *region, uint32_t bucket, uint64_t timeline, uint64_t epoch,
                                      followed_entries *entries, uint64_t *most_ahead_ms) noexcept nogil:
-    """Applies entries to which a primary gave their sequences, and keeps them in the copy's tail: the next one, and
-    perhaps some behind it. With WAN_OK, and with WAN_EMPTY for one that is here already, `entries` is behind them.
-    Statuses as `wan_tail_follow` and `follow_reserve`; WAN_CORRUPT: the key belongs to another bucket, or the stamp
-    cannot be. The detail says why. `most_ahead_ms` is raised to how far a stamp is ahead, if this member's clock
-    does not follow it."""
-    cdef const wan_tail_entry *entry = entries.entry
-    cdef wan_tail_reservation room
+    """Applies entries to which a primary gave their sequences, and keeps them in the replica's change log: the next
+    one, and perhaps some behind it. With WAN_OK, and with WAN_EMPTY for one that is here already, `entries` is behind
+    them. Statuses as `wan_changelog_follow` and `follow_reserve`; WAN_CORRUPT: the key belongs to another bucket, or
+    the stamp cannot be. The detail says why. `most_ahead_ms` is raised to how far a stamp is ahead, if this member's
+    clock does not follow it."""
+    cdef const wan_changelog_entry *entry = entries.entry
+    cdef wan_changelog_reservation room
     cdef wan_status status
     if entry.kind == WAN_ENTRY_CHANGE:
-        return region_follow_changes(region, bucket, life, epoch, entries, most_ahead_ms)
+        return region_follow_changes(region, bucket, timeline, epoch, entries, most_ahead_ms)
     if entry.kind == WAN_ENTRY_CLEAR:
         wan_table_bucket_take(&region.table, &region.table.buckets[bucket])
-        status = wan_clear_follow(&region.table, region.tail, bucket, region.site, life, epoch, entries.sequence, entry)
+        status = wan_clear_follow(&region.table, region.changelog, bucket, region.site, timeline, epoch,
+                                  entries.sequence, entry)
         wan_table_bucket_release(&region.table, &region.table.buckets[bucket])
     else:
-        status = wan_tail_follow(region.tail, bucket, life, epoch, entries.sequence, entry, &room)
+        status = wan_changelog_follow(region.changelog, bucket, timeline, epoch, entries.sequence, entry, &room)
         if status == WAN_OK:
-            wan_tail_followed(region.tail, &room, entry, WAN_NO_SHARD)
-            wan_tail_follow_end(region.tail, &room)
+            wan_changelog_followed(region.changelog, &room, entry, WAN_NO_SHARD)
+            wan_changelog_follow_end(region.changelog, &room)
     if status == WAN_OK or status == WAN_EMPTY:
         followed_fetch(&region.table, entries)      # The entries behind it count on that.
         followed_advance(entries)
     return status
 
 
-cdef inline wan_status region_learn(region_core *region, uint32_t bucket, const wan_tail_entry *entry) noexcept nogil:
-    """Stores an entry of an image. A destroy that found 8 bytes is a tombstone of that age in milliseconds; an entry
+cdef inline wan_status region_learn(region_core *region, uint32_t bucket,
+                                    const wan_changelog_entry *entry) noexcept nogil:
+    """Stores an entry of a snapshot. A destroy that found 8 bytes is a tombstone of that age in milliseconds; an entry
     with the outcome WAN_MISSING has lost its value. WAN_CORRUPT: the key belongs to another bucket, or the stamp cannot
     be. WAN_NO_MEMORY."""
-    cdef const wan_record *record = wan_tail_entry_record(entry)
+    cdef const wan_record *record = wan_changelog_entry_record(entry)
     cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
     cdef uint64_t ahead_ms, now_ms, age_ms, made_ms
     cdef wan_shard *shard = wan_table_shard(&region.table, hash)
@@ -335,7 +340,7 @@ cdef inline wan_status region_learn(region_core *region, uint32_t bucket, const 
     wan_lock_take(&shard.lock)
     outcome = region_store_version(region, shard, entry, hash)
     if outcome == WAN_DESTROYED and entry.found_length == 8:
-        memcpy(&age_ms, wan_tail_entry_found(entry), 8)
+        memcpy(&age_ms, wan_changelog_entry_found(entry), 8)
         now_ms = wan_clock_now_ms(region.clock)
         made_ms = now_ms - min(age_ms, now_ms)
         stored = wan_table_find(shard, hash, wan_record_key(record), record.key_length, record.key_form)
@@ -362,7 +367,7 @@ cdef inline gateway_queue *queue_of(const region_core *region, uint64_t sender, 
     return NULL
 
 
-cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_image_event *event) noexcept nogil:
+cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_snapshot_event *event) noexcept nogil:
     cdef wan_record *record = <wan_record *>(event + 1)
     cdef uint32_t first
     cdef gateway_queue *gateway = queue_of(region, event.sender, &first)
@@ -383,7 +388,7 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_ima
         partition.begun = max(partition.begun, event.sequence)      # Others may have more than the one that teaches.
         wan_queue_lack(&gateway.queue, first + bucket, max(partition.lacks, event.sequence))
     if event.length == 0:
-        status = wan_queue_settle(&gateway.queue, first + bucket, event.sequence)
+        status = wan_queue_remove_through(&gateway.queue, first + bucket, event.sequence)
     else:
         status = wan_queue_restore(&gateway.queue, first + bucket, event.sequence, record)
         if gateway.queue.events + gateway.queue.conflated > before:     # It was not known, and may replace another one.
@@ -394,9 +399,9 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_ima
     return status
 
 
-cdef inline wan_status region_learn_events(region_core *region, uint32_t bucket, wan_image_event *event,
+cdef inline wan_status region_learn_events(region_core *region, uint32_t bucket, wan_snapshot_event *event,
                                            uint32_t count) noexcept nogil:
-    """Takes the queued events of an image, of the senders that this member has. What is known stays. The records get
+    """Takes the queued events of a snapshot, of the senders that this member has. What is known stays. The records get
     this member's number of the region."""
     cdef wan_shard *shard = &region.table.shards[region.table.buckets[bucket].first_shard]
     cdef wan_status status = WAN_OK
@@ -406,6 +411,6 @@ cdef inline wan_status region_learn_events(region_core *region, uint32_t bucket,
         status = learn_event(region, bucket, event)
         if status != WAN_OK:
             break
-        event = <wan_image_event *>(<uint8_t *>(event + 1) + event.length)
+        event = <wan_snapshot_event *>(<uint8_t *>(event + 1) + event.length)
     wan_lock_release(&shard.lock)
     return status

@@ -7,7 +7,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.log.committer cimport committer_note_pending, committer_reserve, committer_reserve_smaller
@@ -110,7 +110,7 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
     change.waits, change.logged = 0, 0
     region_relieve(region)
     wan_lock_take(&shard.lock)
-    if region.tail != NULL and from_.attempt.call.caller:
+    if region.changelog != NULL and from_.attempt.call.caller:
         status = region_recall(region, change, from_, outcome)
         if status != WAN_EMPTY:
             wan_lock_release(&shard.lock)
@@ -123,13 +123,13 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
         outcome[0] = WAN_UNMET
         if wanted.holds:
             status = region_change_held(region, shard, change, from_, decisions, outcome)
-        elif region.tail != NULL:
+        elif region.changelog != NULL:
             status = region_note_read(region, shard, change)
     wan_lock_release(&shard.lock)
     return status
 
 cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry) noexcept nogil:
-    """Looks whether the condition holds, and copies the value. WAN_NO_MEMORY: there is no memory for the copy. Under
+    """Looks whether the condition holds, and copies the value. WAN_NO_MEMORY: there is no memory for the replica. Under
     the entry lock."""
     cdef bint is_there = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
     cdef bint has_value = is_there and entry.state == WAN_ENTRY_LIVE
@@ -169,22 +169,22 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
     """As `region_change`, for a caller that holds the entry lock."""
     # Both are read once: the region may get others while the change is made, as this thread has one entry lock of many.
     cdef attachment *attached = region.attached
-    cdef wan_tail *tail = region.tail
+    cdef wan_changelog *changelog = region.changelog
     cdef wan_status status
     change_begin(region, change)
     status = check_path(attached, decisions != NULL)
-    if status == WAN_OK and from_.alone and tail != NULL:
+    if status == WAN_OK and from_.alone and changelog != NULL:
         status = WAN_SLOW
-    if status == WAN_OK and tail == NULL and wan_table_is_short(&region.table):
+    if status == WAN_OK and changelog == NULL and wan_table_is_short(&region.table):
         status = region_check_memory(region, shard, change, NULL)
     if status != WAN_OK:
         return status
     if attached != NULL and attached.count and region.forwards:
-        if attached.count == 1 and decisions == NULL and tail == NULL:
+        if attached.count == 1 and decisions == NULL and changelog == NULL:
             return region_enqueue_one(region, shard, change, from_, attached, outcome)
-        return region_step(region, shard, change, from_, attached, tail, decisions, outcome)
-    if tail != NULL:
-        return region_step(region, shard, change, from_, attached, tail, decisions, outcome)
+        return region_step(region, shard, change, from_, attached, changelog, decisions, outcome)
+    if changelog != NULL:
+        return region_step(region, shard, change, from_, attached, changelog, decisions, outcome)
     status = region_apply(region, shard, change, outcome)
     if attached != NULL and status == WAN_OK and outcome[0] <= WAN_DESTROYED:
         for n in range(attached.count):
@@ -193,29 +193,30 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
 
 
 cdef inline wan_status region_check_memory(region_core *region, wan_shard *shard, const wan_change *change,
-                                           const wan_tail_bucket *bucket) noexcept nogil:
+                                           const wan_changelog_bucket *bucket) noexcept nogil:
     """WAN_OK if there is memory for the change: it needs none, or neither this member nor an in-sync replica of its
     bucket is above its limit. Otherwise WAN_FULL. `bucket`: of a region that several members hold; its lock is
     held. Under the entry lock."""
-    cdef const wan_lane_state *short_copy = wan_tail_short_copy(region.tail, bucket) if bucket != NULL else NULL
-    if not region.stores or (short_copy == NULL and not wan_table_is_short(&region.table)):
+    cdef const wan_repl_link_state *short_replica = wan_changelog_short_replica(region.changelog,
+                                                                                bucket) if bucket != NULL else NULL
+    if not region.stores or (short_replica == NULL and not wan_table_is_short(&region.table)):
         return WAN_OK
-    # A copy may be filled otherwise than this table, so what is free here says nothing of it.
-    if not wan_table_grows(shard, change, short_copy == NULL):
+    # A replica may be filled otherwise than this table, so what is free here says nothing of it.
+    if not wan_table_grows(shard, change, short_replica == NULL):
         return WAN_OK
-    if short_copy == NULL:
+    if short_replica == NULL:
         return wan_limit_refuse(region.table.slab.limit)
     if region.table.slab.limit != NULL:
         wan_add_shared(&region.table.slab.limit.refused, 1)
     wan_note(WAN_LOW_MEMORY, "the memory of member %s, which has a replica, is at its limit, and it takes only changes"
-                             " that need no memory; %s", short_copy.other, WAN_LIMIT_REMEDY)
+                             " that need no memory; %s", short_replica.other, WAN_LIMIT_REMEDY)
     return WAN_FULL
 
 
 cdef inline void region_take_recalled(wan_change *change, const origin *from_, const wan_recalled *recalled,
                                       wan_outcome *outcome) noexcept nogil:
     """Notes what an earlier attempt of the change did, as what this one did."""
-    change.era, change.sequence, change.waits = recalled.era, recalled.sequence, 1
+    change.local_fence, change.sequence, change.waits = recalled.local_fence, recalled.sequence, 1
     change.recalled = recalled.applied
     outcome[0] = <wan_outcome>recalled.outcome
     if from_.asked != NULL:
@@ -225,12 +226,13 @@ cdef inline void region_take_recalled(wan_change *change, const origin *from_, c
 
 cdef inline wan_status region_recall(region_core *region, wan_change *change, const origin *from_,
                                      wan_outcome *outcome) noexcept nogil:
-    """What became of the call of a change before: statuses as `wan_tail_recall`. WAN_OK: it took effect, and *outcome
-    and the condition say what it did then. Under the entry lock."""
+    """What became of the call of a change before: statuses as `wan_changelog_cached_reply`. WAN_OK: it took effect, and
+    *outcome and the condition say what it did then. Under the entry lock."""
     cdef wan_recalled recalled
-    cdef wan_status status = wan_tail_recall(region.tail, wan_table_bucket(&region.table, change.hash).number,
-                                             &from_.attempt, &recalled,
-                                             &from_.asked.found if from_.asked != NULL else NULL)
+    cdef wan_status status = wan_changelog_cached_reply(region.changelog, wan_table_bucket(&region.table,
+                                                        change.hash).number,
+                                                        &from_.attempt, &recalled,
+                                                        &from_.asked.found if from_.asked != NULL else NULL)
     if status != WAN_MADE_BEFORE:
         return status
     region_take_recalled(change, from_, &recalled, outcome)
@@ -238,39 +240,42 @@ cdef inline wan_status region_recall(region_core *region, wan_change *change, co
 
 
 cdef inline void region_relieve(region_core *region) noexcept nogil:
-    """Drops changes that wait for a listener which stands still, if callers wait for that: as `wan_heard_relieve`. The
-    caller holds no lock."""
-    if (region.tail != NULL and wan_tail_heard(region.tail) != NULL
-            and wan_heard_is_waited_for(wan_tail_heard(region.tail))):
-        wan_heard_relieve(region.tail)
+    """Drops changes that wait for a listener which stands still, if callers wait for that: as
+    `wan_notifications_relieve`. The caller holds no lock."""
+    if (region.changelog != NULL and wan_changelog_notifications(region.changelog) != NULL
+            and wan_notifications_are_waited_for(wan_changelog_notifications(region.changelog))):
+        wan_notifications_relieve(region.changelog)
 
 
 cdef inline bint region_is_full(const region_core *region) noexcept nogil:
     """Whether callers that change a shared region have to wait: the member's budget is full, or listeners of the region
     have yet to hear as much as one region may keep."""
-    return wan_budget_is_full(region.tail.budget) or (wan_tail_heard(region.tail) != NULL
-                                                      and wan_heard_is_full(wan_tail_heard(region.tail)))
+    cdef const wan_notifications *notifications = wan_changelog_notifications(region.changelog)
+    return (wan_budget_is_full(region.changelog.budget)
+            or (notifications != NULL and wan_notifications_are_full(notifications)))
 
 
-cdef inline wan_status region_hear(wan_heard *heard, uint32_t bucket, uint64_t sequence, wan_shard *shard,
-                                   uint64_t hash, const uint8_t *key, uint16_t key_length, uint8_t key_form,
-                                   uint64_t entry_length) noexcept nogil:
+cdef inline wan_status region_begin_notification(wan_notifications *notifications, uint32_t bucket, uint64_t sequence,
+                                                 wan_shard *shard, uint64_t hash, const uint8_t *key,
+                                                 uint16_t key_length, uint8_t key_form,
+                                                 uint64_t entry_length) noexcept nogil:
     """Makes room for a change of which listeners are told, with the value that the key has now. Under the entry lock
-    and the bucket's lock, as `wan_heard_begin`."""
+    and the bucket's lock, as `wan_notifications_begin`."""
     cdef const wan_entry *old = wan_table_find(shard, hash, key, key_length, key_form)
     if old == NULL or old.state != WAN_ENTRY_LIVE:
-        return wan_heard_begin(heard, bucket, sequence, NULL, 0, 0, entry_length)
-    return wan_heard_begin(heard, bucket, sequence, wan_entry_value(old), old.value_length, old.value_form,
-                           entry_length)
+        return wan_notifications_begin(notifications, bucket, sequence, NULL, 0, 0, entry_length)
+    return wan_notifications_begin(notifications, bucket, sequence, wan_entry_value(old), old.value_length,
+                                   old.value_form,
+                                   entry_length)
 
 
 cdef inline wan_status region_note_read(region_core *region, wan_shard *shard, wan_change *change) noexcept nogil:
-    """Notes what an answer depends on that changed nothing: the newest change of the key's shard. WAN_ELSEWHERE: this
+    """Notes what an answer depends on that changed nothing: the newest change of the key's shard. WAN_NOT_PRIMARY: this
     member is not primary. Under the entry lock."""
     cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number
-    change.era, change.waits = wan_read(&region.tail.buckets[bucket].era), 1
-    change.sequence = wan_read(&region.tail.shard_last[shard - region.table.shards])
-    return WAN_OK if wan_tail_role(region.tail, bucket) == WAN_TAIL_PRIMARY else WAN_ELSEWHERE
+    change.local_fence, change.waits = wan_read(&region.changelog.buckets[bucket].local_fence), 1
+    change.sequence = wan_read(&region.changelog.shard_last[shard - region.table.shards])
+    return WAN_OK if wan_changelog_role(region.changelog, bucket) == WAN_REPLICA_PRIMARY else WAN_NOT_PRIMARY
 
 
 cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard, wan_change *change,
@@ -324,37 +329,37 @@ cdef struct put_step:
     # its bucket, then in each queue that it enters. The bucket's lock guards a place among the changes that listeners
     # are to be told, too.
     enqueue_decision decided
-    wan_tail *tail          # Of the region when the step began. NULL: this member alone had it.
-    wan_tail_reservation room
+    wan_changelog *changelog          # Of the region when the step began. NULL: this member alone had it.
+    wan_changelog_reservation room
     wan_reservation reservations[MAX_ATTACHED]
     int wake_files[MAX_ATTACHED]
     uint32_t asked          # So many of the attached queues were asked for room.
     uint32_t taken          # So many of them gave it, and their locks are held.
     const uint8_t *recipients
     uint32_t recipient_count
-    wan_heard *heard        # NULL: no listener is told.
+    wan_notifications *notifications        # NULL: no listener is told.
     uint64_t verdict_bytes, found_bytes
     uint8_t space[512]      # For the recipients.
 
 
 cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_change *change, const origin *from_,
-                                   attachment *attached, wan_tail *tail, decision *decisions,
+                                   attachment *attached, wan_changelog *changelog, decision *decisions,
                                    wan_outcome *outcome) noexcept nogil:
     """The part of `region_change` for a change that goes further than the table: into the queues of `attached`, and to
     the replicas at other members if `tail` is not NULL. It reserves all room, applies the change, writes it everywhere,
-    and commits. WAN_ELSEWHERE: another member is primary of the bucket. WAN_IN_DOUBT, WAN_GIVEN_UP: as
-    `wan_tail_recall`. In a region that several members hold the change then has its place in the bucket, now or since
-    an earlier attempt, and its maker waits until it counts."""
+    and commits. WAN_NOT_PRIMARY: another member is primary of the bucket. WAN_IN_DOUBT, WAN_GIVEN_UP: as
+    `wan_changelog_cached_reply`. In a region that several members hold the change then has its place in the bucket, now
+    or since an earlier attempt, and its maker waits until it counts."""
     cdef put_step step
     cdef wan_status status = WAN_OK
     cdef bint is_made, forwards = attached != NULL and attached.count != 0 and region.forwards
     step.asked = step.taken = step.recipient_count = 0
-    step.heard, step.tail = NULL, tail
+    step.notifications, step.changelog = NULL, changelog
     if forwards:
         step.recipients = union_recipients(from_, attached, step.space, &step.recipient_count)
         if not decide_enqueue(attached, from_, region.site, decisions, &step.decided):
             return WAN_SLOW
-    if tail != NULL:
+    if changelog != NULL:
         status = step_take_place(region, change, from_, attached if forwards else NULL, decisions, &step)
         if status == WAN_MADE_BEFORE:
             region_take_recalled(change, from_, &step.room.recalled, outcome)
@@ -364,22 +369,22 @@ cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_ch
         status = region_check_memory(region, shard, change, step.room.bucket)
     if status == WAN_OK and forwards:
         status = step_reserve(region, change, from_, attached, decisions, &step)
-    if status == WAN_OK and tail != NULL:
-        status = step_hear(region, shard, change, &step)
+    if status == WAN_OK and changelog != NULL:
+        status = step_begin_notification(region, shard, change, &step)
     if status == WAN_OK:
         status = region_apply(region, shard, change, outcome)
     # With WAN_SAME the change was applied before. It is sent again because nobody knows how far it came, so it may not
     # have reached our queues then.
     is_made = status == WAN_OK and (outcome[0] <= WAN_DESTROYED
-                                    or (outcome[0] == WAN_SAME and from_.possible_duplicate and tail == NULL))
+                                    or (outcome[0] == WAN_SAME and from_.possible_duplicate and changelog == NULL))
     if not is_made:
         step_cancel(attached, &step)
-        return region_note_read(region, shard, change) if status == WAN_OK and tail != NULL else status
-    if tail != NULL:
+        return region_note_read(region, shard, change) if status == WAN_OK and changelog != NULL else status
+    if changelog != NULL:
         step_write_entry(region, change, from_, attached if forwards else NULL, decisions, &step, outcome[0])
     if forwards:
         step_commit_queues(region, change, from_, attached, decisions, &step, outcome[0])
-    if tail != NULL:
+    if changelog != NULL:
         step_commit_entry(region, shard, change, attached, &step)
     if forwards:
         step_tell(attached, &step)
@@ -389,11 +394,12 @@ cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_ch
 cdef inline wan_status step_take_place(region_core *region, wan_change *change, const origin *from_,
                                        const attachment *attached, const decision *decisions,
                                        put_step *step) noexcept nogil:
-    """Reserves the change's place in its bucket, whose lock is held with WAN_OK. Statuses as `wan_tail_reserve`."""
+    """Reserves the change's place in its bucket, whose lock is held with WAN_OK. Statuses as
+    `wan_changelog_reserve`."""
     cdef uint64_t length = step_entry_length(region, change, from_, attached, decisions, step)
-    step.heard = wan_tail_heard(step.tail)
-    return wan_tail_reserve(step.tail, wan_table_bucket(&region.table, change.hash).number, length,
-                            remembered_attempt(from_), &step.room)
+    step.notifications = wan_changelog_notifications(step.changelog)
+    return wan_changelog_reserve(step.changelog, wan_table_bucket(&region.table, change.hash).number, length,
+                                 remembered_attempt(from_), &step.room)
 
 
 cdef inline const wan_attempt *remembered_attempt(const origin *from_) noexcept nogil:
@@ -404,16 +410,17 @@ cdef inline const wan_attempt *remembered_attempt(const origin *from_) noexcept 
 cdef inline uint64_t step_entry_length(const region_core *region, wan_change *change, const origin *from_,
                                        const attachment *attached, const decision *decisions,
                                        put_step *step) noexcept nogil:
-    """The length of the change's entry in the tail, as far as it is known before the queues are asked for room."""
+    """The length of the change's entry in the change log, as far as it is known before the queues are asked for
+    room."""
     cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length, n
-    cdef uint64_t length = sizeof(wan_tail_entry) + wan_record_size(change.key_length, value_length,
-                                                                    from_.callback_length, step.recipient_count)
+    cdef uint64_t length = sizeof(wan_changelog_entry) + wan_record_size(change.key_length, value_length,
+                                                                         from_.callback_length, step.recipient_count)
     change.recalled = 0
     step.verdict_bytes = step.found_bytes = 0
     if from_.attempt.call.caller:
         length += sizeof(wan_call_identity)
         if (from_.asked != NULL and from_.asked.found_value
-                and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX and wan_budget_remembers(step.tail.budget)):
+                and from_.asked.found.used <= WAN_ANSWERS_BYTES_MAX and wan_budget_remembers(step.changelog.budget)):
             step.found_bytes = from_.asked.found.used
     if attached != NULL:
         for n in range(attached.count):
@@ -444,13 +451,13 @@ cdef inline wan_status step_reserve(region_core *region, const wan_change *chang
         if decisions != NULL and decisions[n].substituted:
             value_length = decisions[n].value_length
         length = wan_record_size(change.key_length, value_length, from_.callback_length, step.recipient_count)
-        if step.tail != NULL:
+        if step.changelog != NULL:
             partition, sequence = attached.firsts[n] + step_bucket(step), step.room.sequence
         else:
             partition, sequence = queue_partition(gateway, region.buckets, change.hash, from_.event_member,
                                                   from_.event_thread), 0
         wan_lock_take(&gateway.lock)
-        if from_.place != NULL and step.tail == NULL:
+        if from_.place != NULL and step.changelog == NULL:
             if queue_has(gateway, from_.place):
                 wan_lock_release(&gateway.lock)
                 step.decided.verdicts[n] = ENQUEUE_KNOWN
@@ -471,22 +478,24 @@ cdef inline wan_status step_reserve(region_core *region, const wan_change *chang
     return WAN_OK
 
 
-cdef inline wan_status step_hear(region_core *region, wan_shard *shard, wan_change *change,
-                                 put_step *step) noexcept nogil:
+cdef inline wan_status step_begin_notification(region_core *region, wan_shard *shard, wan_change *change,
+                                               put_step *step) noexcept nogil:
     """Makes room among the changes that listeners are to be told, if there are listeners."""
-    cdef wan_heard *heard = step.heard
-    if heard == NULL:
+    cdef wan_notifications *notifications = step.notifications
+    if notifications == NULL:
         return WAN_OK
-    if wan_heard_refuses(heard):
-        wan_note(WAN_FULL, "listeners are %llu bytes of changes behind", <unsigned long long>wan_read(&heard.bytes))
+    if wan_notifications_refuse(notifications):
+        wan_note(WAN_FULL, "listeners are %llu bytes of changes behind",
+                 <unsigned long long>wan_read(&notifications.bytes))
         return WAN_FULL
-    return region_hear(heard, step_bucket(step), step.room.sequence, shard, change.hash, change.key,
-                       change.key_length, change.key_form, step.room.length)
+    return region_begin_notification(notifications, step_bucket(step), step.room.sequence, shard, change.hash,
+                                     change.key,
+                                     change.key_length, change.key_form, step.room.length)
 
 
 cdef inline uint32_t step_bucket(const put_step *step) noexcept nogil:
-    """The number of the bucket in whose tail there is room."""
-    return <uint32_t>(step.room.bucket - step.tail.buckets)
+    """The number of the bucket in whose change log there is room."""
+    return <uint32_t>(step.room.bucket - step.changelog.buckets)
 
 
 cdef inline void step_cancel(attachment *attached, put_step *step) noexcept nogil:
@@ -496,29 +505,30 @@ cdef inline void step_cancel(attachment *attached, put_step *step) noexcept nogi
         if step.decided.verdicts[n] == ENQUEUE_ENTERS:
             wan_queue_cancel(&attached.queues[n].queue, &step.reservations[n])
             wan_lock_release(&attached.queues[n].lock)
-    if step.tail != NULL:
-        wan_tail_cancel(&step.room)
+    if step.changelog != NULL:
+        wan_changelog_cancel(&step.room)
 
 
 cdef inline void step_write_entry(region_core *region, const wan_change *change, const origin *from_,
                                   const attachment *attached, const decision *decisions, put_step *step,
                                   wan_outcome outcome) noexcept nogil:
-    """Writes the entry of the tail: the call, the record, what was decided for each sender, and the value found."""
-    cdef wan_tail_entry *entry = <wan_tail_entry *>step.room.at
+    """Writes the entry of the change log: the call, the record, what was decided for each sender, and the value
+    found."""
+    cdef wan_changelog_entry *entry = <wan_changelog_entry *>step.room.at
     cdef wan_verdict *verdict
     cdef uint8_t *at
     cdef uint32_t n, value_length = 0 if change.operation == WAN_DESTROY else change.value_length
     cdef uint64_t length = wan_record_size(change.key_length, value_length, from_.callback_length,
                                            step.recipient_count)
-    memset(entry, 0, sizeof(wan_tail_entry))
+    memset(entry, 0, sizeof(wan_changelog_entry))
     entry.length, entry.outcome = <uint32_t>step.room.length, <uint8_t>outcome
     entry.verdict_length = <uint32_t>step.verdict_bytes
     if from_.attempt.call.caller:
-        entry.flags = WAN_TAIL_REMEMBERED
-        wan_tail_entry_call(entry)[0] = from_.attempt.call
+        entry.flags = WAN_CHANGELOG_REMEMBERED
+        wan_changelog_entry_call(entry)[0] = from_.attempt.call
         if from_.attempt.is_row:
-            entry.flags, entry.row = WAN_TAIL_REMEMBERED | WAN_TAIL_ROW, from_.attempt.row
-    at = <uint8_t *>wan_tail_entry_record(entry)
+            entry.flags, entry.row = WAN_CHANGELOG_REMEMBERED | WAN_CHANGELOG_ROW, from_.attempt.row
+    at = <uint8_t *>wan_changelog_entry_record(entry)
     write_record(at, length, region, change, operation_of(outcome), from_, step.recipients, step.recipient_count,
                  change.value, value_length, change.value_form)
     at += length
@@ -532,19 +542,19 @@ cdef inline void step_write_entry(region_core *region, const wan_change *change,
             verdict.value_length = decisions[n].value_length
             at += write_padded(at, decisions[n].value, decisions[n].value_length)
     if from_.attempt.call.caller and from_.asked != NULL and from_.asked.found_value:
-        entry.flags |= WAN_TAIL_FOUND
+        entry.flags |= WAN_CHANGELOG_FOUND
         entry.found_length, entry.found_form = <uint32_t>step.found_bytes, from_.asked.found_form
         if step.found_bytes:
             at += write_padded(at, from_.asked.found.bytes, step.found_bytes)
         elif from_.asked.found.used:
-            entry.flags |= WAN_TAIL_LEFT_OUT
+            entry.flags |= WAN_CHANGELOG_LEFT_OUT
     # A queue that had no room in the end gets no value of its own, so the entry may be shorter than its place.
     step.room.length = at - step.room.at
     entry.length = <uint32_t>step.room.length
-    entry.verdict_length = <uint32_t>(step.room.length - (<uint8_t *>wan_tail_entry_record(entry) - step.room.at)
+    entry.verdict_length = <uint32_t>(step.room.length - (<uint8_t *>wan_changelog_entry_record(entry) - step.room.at)
                                       - length - wan_align8(step.found_bytes))
-    if step.heard != NULL:
-        wan_heard_add(step.heard, step_bucket(step), entry)
+    if step.notifications != NULL:
+        wan_notifications_add(step.notifications, step_bucket(step), entry)
 
 
 cdef inline uint64_t write_padded(uint8_t *at, const uint8_t *bytes, uint64_t length) noexcept nogil:
@@ -576,7 +586,7 @@ cdef inline void step_commit_queues(region_core *region, wan_change *change, con
         write_record(step.reservations[n].at, step.reservations[n].length, region, change, operation, from_,
                      step.recipients, step.recipient_count, value, value_length, value_form)
         step.wake_files[n] = queue_commit(gateway, &step.reservations[n])
-        if from_.place != NULL and step.tail == NULL:
+        if from_.place != NULL and step.changelog == NULL:
             queue_note_place(gateway, from_.place)
         gateway.counts.received += 1
         gateway.counts.queued += 1
@@ -590,10 +600,10 @@ cdef inline void step_commit_entry(region_core *region, wan_shard *shard, wan_ch
     """Makes the entry the newest change of its bucket, and releases the bucket's lock. If it counts at once, its events
     may be sent at once."""
     cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number, n
-    cdef wan_tail_bucket *at = step.room.bucket
-    change.era, change.waits = at.era, 1
-    change.sequence = wan_tail_commit(step.tail, &step.room, <uint32_t>(shard - region.table.shards))
-    if step.taken and wan_read(&at.counted) >= change.sequence:
+    cdef wan_changelog_bucket *at = step.room.bucket
+    change.local_fence, change.waits = at.local_fence, 1
+    change.sequence = wan_changelog_commit(step.changelog, &step.room, <uint32_t>(shard - region.table.shards))
+    if step.taken and wan_read(&at.high_watermark) >= change.sequence:
         for n in range(attached.count):
             if step.decided.verdicts[n] == ENQUEUE_ENTERS:
                 step.wake_files[n] = queue_count(attached.queues[n], attached.firsts[n] + bucket)

@@ -18,13 +18,13 @@ cdef struct bulk_result:
     int64_t failed
     int64_t listed
     # Why the call stopped. WAN_FULL: a queue had no room. WAN_SLOW: the rows have to go through the callbacks.
-    # WAN_CLOSED: the region is closed. WAN_ELSEWHERE: several members hold the region since a moment ago. The rows from
-    # `done` on were not stored.
+    # WAN_CLOSED: the region is closed. WAN_NOT_PRIMARY: several members hold the region since a moment ago. The rows
+    # from `done` on were not stored.
     wan_status stopped
     # The row before them, if that is in the tail of the region already: its place there. Its maker waits until it
     # counts. `sequence` 0: it is not.
     uint32_t bucket
-    uint64_t era, sequence
+    uint64_t local_fence, sequence
     uint8_t waits           # As in wan_change, for any of the rows.
     int64_t *rows
     uint8_t *reasons

@@ -193,8 +193,8 @@ cdef inline uint32_t put_alone(region_core *region, decoded_rows *rows, int64_t 
         return 0
     if change.sequence:
         result.bucket = wan_table_bucket(&region.table, change.hash).number
-        result.era, result.sequence = change.era, change.sequence
-        result.stopped = WAN_ELSEWHERE
+        result.local_fence, result.sequence = change.local_fence, change.sequence
+        result.stopped = WAN_NOT_PRIMARY
     if outcome <= WAN_DESTROYED:
         result.applied += 1
     elif outcome == WAN_OUT_OF_MEMORY:

@@ -3,7 +3,7 @@ cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_region cimport *
 from pywan._core.base.clock cimport Clock
 from pywan._core.base.limit cimport MemoryLimit
@@ -12,7 +12,7 @@ from pywan._core.region.compiled_region cimport OneDeadline, OneWait, CompiledRe
 from pywan._core.region.region_changes cimport RegionCalls
 from pywan._core.region.region_persistence cimport PersistentRegion
 from pywan._core.region.region_state cimport region_core
-from pywan._core.region.tail cimport Tail
+from pywan._core.region.changelog cimport Changelog
 
 
 cdef class RegionCore(PersistentRegion):
@@ -43,27 +43,28 @@ cdef class RegionCore(PersistentRegion):
             free = wan_table_free_bytes(&self.state.region.table)
         return free
 
-    def share(self, Tail tail not None, route, bint reads_copies=False, bint content=False):
-        """From now on several members hold the region: its changes go into `tail`, and count when all copies that are
-        waited for have them. `route` makes the changes and reads of buckets whose primary is elsewhere. `reads_copies`:
-        a copy in sync answers reads too. `content`: the region was this member's alone, and what it holds is the
-        content of the buckets. Then what is queued for senders is in the buckets' streams afterwards. When this
-        returns, no change is under way that is not in the tail."""
-        self.state.share(tail, route, reads_copies, content)
+    def share(self, Changelog changelog not None, route, bint reads_replicas=False, bint content=False):
+        """From now on several members hold the region: its changes go into `tail`, and count when all replicas that are
+        waited for have them. `route` makes the changes and reads of buckets whose primary is elsewhere.
+        `reads_replicas`: an in-sync replica answers reads too. `content`: the region was this member's alone, and what
+        it holds is the content of the buckets. Then what is queued for senders is in the buckets' streams afterwards.
+        When this returns, no change is under way that is not in the change log."""
+        self.state.share(changelog, route, reads_replicas, content)
 
     @property
     def is_shared(self):
-        """Whether several members hold the region: the next change goes into a tail."""
-        return self.state.region.tail != NULL
+        """Whether several members hold the region: the next change goes into a change log."""
+        return self.state.region.changelog != NULL
 
     @property
     def shards(self):
         """How many shards the region's table has."""
         return self.state.region.table.shard_count
 
-    def extend(self, uint32_t bucket, uint64_t life, uint64_t epoch, uint64_t first_sequence, bytes entries not None):
-        """Applies changes that another copy of the bucket has, as `Tail.fetch` gave them. What is here already is left
-        out. Returns how many were applied. ProtocolError: the bytes are not whole, or a change before them is
+    def extend(self, uint32_t bucket, uint64_t timeline, uint64_t epoch, uint64_t first_sequence,
+               bytes entries not None):
+        """Applies changes that another replica of the bucket has, as `Changelog.fetch` gave them. What is here already
+        is left out. Returns how many were applied. ProtocolError: the bytes are not whole, or a change before them is
         missing."""
         from pywan.errors import ProtocolError
         cdef region_core *region = &self.state.region
@@ -71,20 +72,20 @@ cdef class RegionCore(PersistentRegion):
         cdef uint64_t length = <uint64_t>PyBytes_GET_SIZE(entries), done = 0, sequence = first_sequence, ahead_ms = 0
         cdef followed_entries entry
         cdef wan_status status = WAN_OK
-        if region.tail == NULL or bucket >= region.table.bucket_count:
+        if region.changelog == NULL or bucket >= region.table.bucket_count:
             raise ValueError(f"region {self.state.name!r} has no bucket {bucket} that members share")
         with nogil:
             while length:
-                status = wan_tail_entry_check(at, length, False)
+                status = wan_changelog_entry_check(at, length, False)
                 if status == WAN_OK:
-                    followed_begin(&entry, <const wan_tail_entry *>at, sequence, 1)
-                    status = region_follow(region, bucket, life, epoch, &entry, &ahead_ms)
+                    followed_begin(&entry, <const wan_changelog_entry *>at, sequence, 1)
+                    status = region_follow(region, bucket, timeline, epoch, &entry, &ahead_ms)
                 if status != WAN_OK and status != WAN_EMPTY:
                     break
                 done += status == WAN_OK
                 sequence += 1
-                length -= (<const wan_tail_entry *>at).length
-                at += (<const wan_tail_entry *>at).length
+                length -= (<const wan_changelog_entry *>at).length
+                at += (<const wan_changelog_entry *>at).length
                 status = WAN_OK
         if status == WAN_NO_MEMORY:
             raise MemoryError(f"region {self.state.name!r}: no memory for the changes of bucket {bucket}")

@@ -9,10 +9,10 @@ cdef class Condition:
 
     cdef object found(self)
 
-cdef class CopyRead:
+cdef class ReplicaRead:
     cdef CompiledRegion state
     cdef uint32_t bucket
-    cdef uint64_t era
+    cdef uint64_t local_fence
     cdef readonly uint64_t sequence
     cdef readonly bint begun, live
     cdef readonly uint8_t form

@@ -7,13 +7,13 @@ from libc.string cimport memset
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.values.codec cimport (
     decode, encode, encode_by_type, encode_key, encode_key_by_type, encode_plain, encoded)
 from pywan._core.region.call_slots cimport CallSlots
-from pywan._core.region.compiled_region cimport CompiledRegion, enter_call, leave_call, tail_holds_back
+from pywan._core.region.compiled_region cimport CompiledRegion, enter_call, leave_call, changelog_holds_back
 from pywan._core.region.enqueue cimport (
     ENQUEUE_ASK, decide_enqueue, enqueue_decision, known_decisions, read_origin)
 from pywan._core.queue.event_queue cimport EventQueue
@@ -30,7 +30,7 @@ from pywan._core.values.tagged cimport described, show
 
 
 cdef enum:
-    COPY_WAIT_MS = 50   # So long a read at a copy waits until what it saw counts. Then it asks the primary.
+    REPLICA_WAIT_MS = 50   # So long a read at a replica waits until what it saw counts. Then it asks the primary.
 
 
 cdef class Condition:
@@ -107,7 +107,7 @@ cdef class RegionCalls:
     def __len__(self):
         cdef uint64_t used, tombstones
         self.state.check_open()
-        if self.state.region.tail != NULL:
+        if self.state.region.changelog != NULL:
             return self.state.route.count()
         with nogil:
             sum_shards(&self.state.region.table, &used, &tombstones, NULL)
@@ -183,14 +183,14 @@ cdef class RegionChanges(RegionCalls):
         Returns "created", "updated", "destroyed", "missing", "lost", "unmet" (the condition does not hold), "same"
         (applied before), "forgotten" (the key may have been destroyed later, and nobody remembers that), "ask" (a
         resolver has to be asked first) or "callbacks" (the callbacks, or the filters of `unasked` queues, have to be
-        asked first). With a `call` also "elsewhere" (this member is not primary, and changed nothing) and "in doubt"
+        asked first). With a `call` also "not primary" (this member is not primary, and changed nothing) and "in doubt"
         (it was made here, and the next primary may not have it)."""
         return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
                           timestamp_ms, condition_, alone)
 
     @property
     def entries_here(self):
-        """How many entries this member holds. Of a region that several members hold: those in its own copies."""
+        """How many entries this member holds. Of a region that several members hold: those in its own replicas."""
         cdef uint64_t used, tombstones
         with nogil:
             sum_shards(&self.state.region.table, &used, &tombstones, NULL)
@@ -270,7 +270,7 @@ cdef class RegionChanges(RegionCalls):
         Returns (whether the change was made, whether there was a value, that value). For "equal" the value is None."""
         cdef Condition condition_ = Condition(kind, expected)
         self.state.check_open()
-        if not self.state.region.stores and self.state.region.tail == NULL:
+        if not self.state.region.stores and self.state.region.changelog == NULL:
             from pywan.errors import IllegalStateError
             raise IllegalStateError(f"region {self.state.name!r} is a proxy and holds no entries, so what key"
                                     f" {described(key)} has is not known here; nothing was changed - "
@@ -290,13 +290,13 @@ cdef class RegionChanges(RegionCalls):
         cdef encoded encoded_key
         cdef bytes packed
         cdef const uint8_t *run
-        cdef uint64_t at, cursor = 0, dropped = 0, logged_before = 0
+        cdef uint64_t at, scan_position = 0, dropped = 0, logged_before = 0
         state.check_open()
-        if state.region.tail != NULL:
+        if state.region.changelog != NULL:
             return state.route.clear()
         logged_before = state.logged_before()
-        while cursor < state.region.table.shard_count:
-            packed = region_packed(&state.region.table, &cursor, state.region.table.shard_count, 1, state.name)
+        while scan_position < state.region.table.shard_count:
+            packed = region_packed(&state.region.table, &scan_position, state.region.table.shard_count, 1, state.name)
             run, at = <const uint8_t *>PyBytes_AS_STRING(packed), 0
             # We use the bytes of the key: not every key has the same bytes once it is decoded and encoded again.
             while at < <uint64_t>len(packed):
@@ -320,7 +320,7 @@ cdef class RegionChanges(RegionCalls):
         cdef uint8_t form = 0, state = 0, site = 0
         cdef uint64_t stamp = 0
         lock_take_with_gil(&shard.lock)
-        try:                    # There may be no memory for the copy.
+        try:                    # There may be no memory for the replica.
             entry = wan_table_find(shard, hash, encoded_key.data, <uint16_t>encoded_key.length, encoded_key.form)
             if entry != NULL:
                 data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
@@ -373,7 +373,7 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
     if self.seems_by_callbacks:
         change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
         return 0
-    if self.region.tail != NULL:
+    if self.region.changelog != NULL:
         change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None, False)
         return 0
     if not encode_plain(key, &encoded_key, <Py_ssize_t>WAN_KEY_BYTES_MAX):
@@ -397,17 +397,18 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
     status = change_with_gil(&self.region, &change, &from_, NULL, NULL, &outcome)
     if status == WAN_FULL and self.full_timeout_us:
         status = self.wait_for_room(&change, &from_, NULL, NULL, &outcome)
-    if status == WAN_SLOW or status == WAN_ELSEWHERE:       # It has become so just now.
+    if status == WAN_SLOW or status == WAN_NOT_PRIMARY:       # It has become so just now.
         if change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None,
                       False) == "callbacks":
             change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
         return 0
-    if status == WAN_OK and self.region.tail != NULL and change.waits:      # The region is shared since just now.
+    if status == WAN_OK and self.region.changelog != NULL and change.waits:      # The region is shared since just now.
         began = wan_monotonic_us()
-        if self.wait_counted(wan_table_bucket(&self.region.table, change.hash).number, change.era, change.sequence,
-                             began) != WAN_OK:
+        if self.wait_stable(wan_table_bucket(&self.region.table, change.hash).number, change.local_fence,
+                            change.sequence,
+                            began) != WAN_OK:
             raise no_answer(self, key, True, began)
-        check_copies(self, key, wan_table_bucket(&self.region.table, change.hash).number, change.sequence, False)
+        check_replicas(self, key, wan_table_bucket(&self.region.table, change.hash).number, change.sequence, False)
         return 0
     if status != WAN_OK:
         self.fail(status, f"put of key {described(key)}")
@@ -450,7 +451,7 @@ cdef bytes find_bytes(CompiledRegion self, key, uint8_t *form, bint *live):
         self.check_open()
     _key_holder = encode_key(key, &encoded_key)
     cdef uint64_t hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
-    if self.region.tail != NULL:
+    if self.region.changelog != NULL:
         return find_shared(self, key, &encoded_key, hash, form, live)
     return find_here(self, &encoded_key, hash, form, live, NULL)
 
@@ -464,7 +465,7 @@ cdef bytes find_here(CompiledRegion self, const encoded *key, uint64_t hash, uin
     cdef bytes data = None
     live[0] = False
     lock_take_with_gil(&shard.lock)
-    try:                    # There may be no memory for the copy.
+    try:                    # There may be no memory for the replica.
         entry = wan_table_find(shard, hash, key.data, <uint16_t>key.length, key.form)
         if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
             live[0] = True
@@ -472,7 +473,7 @@ cdef bytes find_here(CompiledRegion self, const encoded *key, uint64_t hash, uin
                 data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
                 form[0] = entry.value_form
         if sequence != NULL:
-            sequence[0] = wan_read(&self.region.tail.shard_last[shard - self.region.table.shards])
+            sequence[0] = wan_read(&self.region.changelog.shard_last[shard - self.region.table.shards])
     finally:
         wan_lock_release(&shard.lock)
     return data
@@ -480,29 +481,29 @@ cdef bytes find_here(CompiledRegion self, const encoded *key, uint64_t hash, uin
 
 cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uint64_t hash, uint8_t *form, bint *live):
     """As `find_bytes`, in a region that several members hold. The primary answers when what it read counts. So does a
-    copy in sync, where the region lets copies answer."""
+    in-sync replica, where the region lets replicas answer."""
     cdef uint32_t bucket = wan_table_bucket(&self.region.table, hash).number
-    cdef wan_tail *tail = self.region.tail
-    cdef uint64_t era, sequence = 0, began = wan_monotonic_us()
+    cdef wan_changelog *changelog = self.region.changelog
+    cdef uint64_t local_fence, sequence = 0, began = wan_monotonic_us()
     cdef uint8_t role
     cdef bytes data
     cdef wan_status status
     while True:
-        era = wan_read(&tail.buckets[bucket].era)
-        role = wan_tail_role(tail, bucket)
-        if role == WAN_TAIL_PRIMARY:
+        local_fence = wan_read(&changelog.buckets[bucket].local_fence)
+        role = wan_changelog_role(changelog, bucket)
+        if role == WAN_REPLICA_PRIMARY:
             data = find_here(self, encoded_key, hash, form, live, &sequence)
-            # The promise of the copies comes last: it has to hold after all that was read counts.
-            status = self.wait_counted(bucket, era, sequence, began)
+            # The promise of the replicas comes last: it has to hold after all that was read counts.
+            status = self.wait_stable(bucket, local_fence, sequence, began)
             if status == WAN_OK:
-                status = self.wait_readable(bucket, era, began)
+                status = self.wait_readable(bucket, local_fence, began)
             if status == WAN_OK:
                 return data
             if status == WAN_EMPTY:
                 raise no_answer(self, key, False, began)
-        elif copy_answers(self, bucket):
+        elif replica_answers(self, bucket):
             data = find_here(self, encoded_key, hash, form, live, &sequence)
-            if wait_at_copy(self, bucket, era, sequence, COPY_WAIT_MS) == WAN_OK:
+            if wait_at_replica(self, bucket, local_fence, sequence, REPLICA_WAIT_MS) == WAN_OK:
                 return data
         found = self.route.read(key, began)
         if found is not None:
@@ -512,24 +513,25 @@ cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uin
         self.wait_for_role(key, began, False)
 
 
-cdef bint copy_answers(CompiledRegion self, uint32_t bucket) noexcept:
-    """Whether a read may begin at this member's copy."""
-    return self.region.reads_copies and wan_tail_copy_may_answer(self.region.tail, bucket)
+cdef bint replica_answers(CompiledRegion self, uint32_t bucket) noexcept:
+    """Whether a read may begin at this member's replica."""
+    return self.region.reads_replicas and wan_changelog_replica_may_answer(self.region.changelog, bucket)
 
 
-cdef wan_status wait_at_copy(CompiledRegion self, uint32_t bucket, uint64_t era, uint64_t sequence,
-                             uint32_t limit_ms) noexcept:
-    """Waits until what a copy has read counts. WAN_OK: it may be told. WAN_EMPTY: the time is over. WAN_ELSEWHERE: the
-    primary is to be asked."""
+cdef wan_status wait_at_replica(CompiledRegion self, uint32_t bucket, uint64_t local_fence, uint64_t sequence,
+                                uint32_t limit_ms) noexcept:
+    """Waits until what a replica has read counts. WAN_OK: it may be told. WAN_EMPTY: the time is over. WAN_NOT_PRIMARY:
+    the primary is to be asked."""
     cdef wan_status status
     with nogil:
-        status = wan_tail_wait(self.region.tail, bucket, era, sequence, limit_ms)
-    # It is asked again: a copy may answer only if it was in sync when it looked at its table.
-    return WAN_ELSEWHERE if status == WAN_OK and not wan_tail_copy_may_answer(self.region.tail, bucket) else status
+        status = wan_changelog_wait(self.region.changelog, bucket, local_fence, sequence, limit_ms)
+    # It is asked again: a replica may answer only if it was in sync when it looked at its table.
+    return WAN_NOT_PRIMARY if status == WAN_OK and not wan_changelog_replica_may_answer(self.region.changelog,
+                                                                                        bucket) else status
 
 
-cdef class CopyRead:
-    """A read of a key at this member's own copy, for drivers without threads. If it has not `begun`, or if it ends
+cdef class ReplicaRead:
+    """A read of a key at this member's own replica, for drivers without threads. If it has not `begun`, or if it ends
     without an answer, the primary is asked."""
 
     def __cinit__(self, RegionCalls region not None, key):
@@ -539,40 +541,40 @@ cdef class CopyRead:
         hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
         self.state = region.state
         self.state.check_open()
-        if self.state.region.tail == NULL:
+        if self.state.region.changelog == NULL:
             return
         self.bucket = wan_table_bucket(&self.state.region.table, hash).number
-        self.era = wan_read(&self.state.region.tail.buckets[self.bucket].era)
-        if copy_answers(self.state, self.bucket):
+        self.local_fence = wan_read(&self.state.region.changelog.buckets[self.bucket].local_fence)
+        if replica_answers(self.state, self.bucket):
             self.data = find_here(self.state, &encoded_key, hash, &self.form, &self.live, &self.sequence)
             self.begun = True
 
     def take(self):
         """Looks how it ends. True: `live`, `form` and `data` may be told. False: without an answer. None: what it has
         seen does not count yet."""
-        cdef wan_status status = wait_at_copy(self.state, self.bucket, self.era, self.sequence, 0)
+        cdef wan_status status = wait_at_replica(self.state, self.bucket, self.local_fence, self.sequence, 0)
         return None if status == WAN_EMPTY else status == WAN_OK
 
 
 cdef object no_answer(CompiledRegion self, key, bint in_doubt, uint64_t began):
-    """The error for a call that began then, and whose copies do not answer in time."""
+    """The error for a call that began then, and whose replicas do not answer in time."""
     from pywan.errors import ConnectivityError
     became = "the change may count later, or be lost" if in_doubt else "nothing was changed"
-    error = ConnectivityError(f"region {self.name!r}: key {described(key)}: not all copies of its bucket answered"
+    error = ConnectivityError(f"region {self.name!r}: key {described(key)}: not all replicas of its bucket answered"
                               f" within {(wan_monotonic_us() - began) / 1e6:.3g} s; {became}. Try again when the"
                               " members of the site reach each other; `show coordinator` says who is there")
     error.in_doubt = in_doubt
     return error
 
 
-cdef int check_copies(CompiledRegion self, key, uint32_t bucket, uint64_t sequence, bint is_repeat) except -1:
-    """Raises an error if a change that counts was made with fewer copies than min-in-sync-copies asks for."""
-    cdef uint32_t copies = 0
-    if self.region.tail.min_copies > 1:
+cdef int check_replicas(CompiledRegion self, key, uint32_t bucket, uint64_t sequence, bint is_repeat) except -1:
+    """Raises an error if a change that counts was made with fewer replicas than min-in-sync-replicas asks for."""
+    cdef uint32_t replicas = 0
+    if self.region.changelog.min_isr > 1:
         with nogil:
-            copies = wan_tail_made_with(self.region.tail, bucket, sequence, is_repeat)
-    if copies:
-        raise self.route.too_few(bucket, copies, self.region.tail.min_copies, key)
+            replicas = wan_changelog_made_with(self.region.changelog, bucket, sequence, is_repeat)
+    if replicas:
+        raise self.route.too_few(bucket, replicas, self.region.changelog.min_isr, key)
     return 0
 
 
@@ -590,13 +592,13 @@ cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, cal
     """Takes a change through the user's callbacks, at the primary of its bucket. Returns its outcome."""
     cdef encoded encoded_key
     cdef uint64_t began, outer
-    if self.region.tail == NULL:
+    if self.region.changelog == NULL:
         return change_through_path(self, operation, key, value, callback_argument, timestamp_ms, condition_)
     began = wan_monotonic_us()
     outer = enter_call(self)
     try:
         _key_holder = encode_key(key, &encoded_key)
-        if self.is_elsewhere(wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)):
+        if self.is_led_by_another(wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)):
             outcome = self.route.change(operation, key, value, callback_argument,
                                         (self.region.member, wan_thread_number(), wan_thread_next_event()), condition_,
                                         timestamp_ms, began)
@@ -626,22 +628,22 @@ cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, d
     cdef uint32_t bucket = wan_table_bucket(&self.region.table, change.hash).number
     cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
     cdef wan_call_identity *call = &from_.attempt.call
-    cdef wan_status counts
+    cdef wan_status stable
     event_id = from_.event_member, from_.event_thread, from_.event_sequence
     while True:
         if status[0] == WAN_OK and outcome[0] != WAN_OUT_OF_MEMORY:
-            counts = wait_shared(self, bucket, change, outcome[0], began)
-            if counts == WAN_OK:
-                if self.region.tail.min_copies > 1 and outcome[0] <= WAN_DESTROYED:
-                    check_copies(self, key, bucket, change.sequence, change.recalled != 0)
+            stable = wait_shared(self, bucket, change, outcome[0], began)
+            if stable == WAN_OK:
+                if self.region.changelog.min_isr > 1 and outcome[0] <= WAN_DESTROYED:
+                    check_replicas(self, key, bucket, change.sequence, change.recalled != 0)
                 return None
-            if counts == WAN_EMPTY:
+            if stable == WAN_EMPTY:
                 raise no_answer(self, key, outcome[0] <= WAN_DESTROYED, began)
             if outcome[0] <= WAN_DESTROYED:
                 from_.attempt.since = from_.attempt.since or epoch
         elif status[0] == WAN_IN_DOUBT or (status[0] == WAN_GIVEN_UP and from_.attempt.since):
             raise nobody_knows(self, key)
-        elif status[0] != WAN_ELSEWHERE and status[0] != WAN_GIVEN_UP:
+        elif status[0] != WAN_NOT_PRIMARY and status[0] != WAN_GIVEN_UP:
             return None
         if status[0] == WAN_GIVEN_UP:
             slots.rename(call)
@@ -659,46 +661,46 @@ cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, d
 
 cdef str finish_for_other(CompiledRegion self, wan_change *change, key, uint64_t began, wan_status status,
                           wan_outcome outcome):
-    """As `finish_shared`, for a change of another call, which goes again by itself. Returns "elsewhere" or "in doubt"
+    """As `finish_shared`, for a change of another call, which goes again by itself. Returns "not primary" or "in doubt"
     if this member is not primary, and the call has to."""
-    cdef wan_status counts
+    cdef wan_status stable
     if status == WAN_IN_DOUBT or status == WAN_GIVEN_UP:
         raise nobody_knows(self, key)
     if status == WAN_OK and outcome != WAN_OUT_OF_MEMORY:
-        counts = wait_shared(self, wan_table_bucket(&self.region.table, change.hash).number, change, outcome, began)
-        if counts == WAN_EMPTY:
+        stable = wait_shared(self, wan_table_bucket(&self.region.table, change.hash).number, change, outcome, began)
+        if stable == WAN_EMPTY:
             raise no_answer(self, key, outcome <= WAN_DESTROYED, began)
-        if counts != WAN_OK:
-            return "in doubt" if outcome <= WAN_DESTROYED else "elsewhere"
-        if self.region.tail.min_copies > 1 and outcome <= WAN_DESTROYED:
-            check_copies(self, key, wan_table_bucket(&self.region.table, change.hash).number, change.sequence,
-                         change.recalled != 0)
-    return "elsewhere" if status == WAN_ELSEWHERE else None
+        if stable != WAN_OK:
+            return "in doubt" if outcome <= WAN_DESTROYED else "not primary"
+        if self.region.changelog.min_isr > 1 and outcome <= WAN_DESTROYED:
+            check_replicas(self, key, wan_table_bucket(&self.region.table, change.hash).number, change.sequence,
+                           change.recalled != 0)
+    return "not primary" if status == WAN_NOT_PRIMARY else None
 
 
 cdef wan_status wait_shared(CompiledRegion self, uint32_t bucket, const wan_change *change, wan_outcome outcome,
                             uint64_t began) except *:
-    """Waits until a change counts, or what a change saw that did nothing. Statuses as `CompiledRegion.wait_counted`."""
-    cdef wan_status status = self.wait_counted(bucket, change.era, change.sequence, began)
+    """Waits until a change counts, or what a change saw that did nothing. Statuses as `CompiledRegion.wait_stable`."""
+    cdef wan_status status = self.wait_stable(bucket, change.local_fence, change.sequence, began)
     if status == WAN_OK and outcome > WAN_DESTROYED:        # The answer is a read.
-        status = self.wait_readable(bucket, change.era, began)
+        status = self.wait_readable(bucket, change.local_fence, began)
     return status
 
 
 cdef str apply_shared_event(CompiledRegion self, wan_change *change, origin *from_, decision *decided, key):
     """An event of another site for a region that several members hold, as `change_one`, of which some filters were
-    asked. Returns when it counts. "elsewhere": this member does not lead its bucket, or does not any more."""
+    asked. Returns when it counts. "not primary": this member does not lead its bucket, or does not any more."""
     cdef wan_outcome outcome = WAN_LOST
     cdef uint64_t began = wan_monotonic_us()
     cdef uint32_t bucket = wan_table_bucket(&self.region.table, change.hash).number
     cdef wan_status status
-    change.era = change.sequence = change.recalled = 0
+    change.local_fence = change.sequence = change.recalled = 0
     with nogil:
         status = region_change(&self.region, change, from_, decided, &outcome)
     if status == WAN_SLOW:
         return "callbacks"
-    if status == WAN_ELSEWHERE:
-        return "elsewhere"
+    if status == WAN_NOT_PRIMARY:
+        return "not primary"
     if status != WAN_OK:
         self.fail(status, f"an event of key {described(key)}")
     if outcome == WAN_OUT_OF_MEMORY:
@@ -707,8 +709,8 @@ cdef str apply_shared_event(CompiledRegion self, wan_change *change, origin *fro
         wan_add_shared(&self.region.conflicts, 1)
     elif outcome <= WAN_DESTROYED:
         wan_add_shared(&self.region.applied, 1)
-    if change.sequence and self.wait_counted(bucket, change.era, change.sequence, began) != WAN_OK:
-        return "elsewhere"      # It may count later: then it is known there.
+    if change.sequence and self.wait_stable(bucket, change.local_fence, change.sequence, began) != WAN_OK:
+        return "not primary"      # It may count later: then it is known there.
     return outcome_name(outcome)
 
 
@@ -754,20 +756,22 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
         wan_clock_see(self.region.clock, change.stamp)
     if decisions is not None:
         decided = known_decisions(decisions, self.attached_queues, self.name, key)
-    if self.region.tail != NULL and version is not None:
+    if self.region.changelog != NULL and version is not None:
         try:
             return apply_shared_event(self, &change, &from_, decided, key)
         finally:
             free(decided)
-    if self.region.tail != NULL:
+    if self.region.changelog != NULL:
         from_.asked, began = wanted, wan_monotonic_us()
         if not from_.attempt.call.caller:
             if region_is_full(&self.region) and wan_call_depth == 0:
                 self.wait_for_memory(f"a change of key {described(key)}", self.deadline(began),
-                                     self.is_elsewhere(change.hash))
-            if (wan_tail_has_learner(self.region.tail, wan_table_bucket(&self.region.table, change.hash).number)
-                    and tail_holds_back(self.region.tail, wan_table_bucket(&self.region.table, change.hash).number,
-                                        began)):
+                                     self.is_led_by_another(change.hash))
+            if (wan_changelog_has_learner(self.region.changelog, wan_table_bucket(&self.region.table,
+                change.hash).number)
+                    and changelog_holds_back(self.region.changelog, wan_table_bucket(&self.region.table,
+                                             change.hash).number,
+                                             began)):
                 self.wait_for_learner(wan_table_bucket(&self.region.table, change.hash).number, self.deadline(began))
             slots = self.slots
             slots.take(&from_.attempt.call)
@@ -778,14 +782,14 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
         status = change_with_gil(&self.region, &change, &from_, decided, wanted, &outcome)
         if status == WAN_FULL and self.full_timeout_us and version is None:
             status = self.wait_for_room(&change, &from_, decided, wanted, &outcome)
-        if self.region.tail != NULL and status != WAN_SLOW:
+        if self.region.changelog != NULL and status != WAN_SLOW:
             if slots is None:
-                elsewhere = finish_for_other(self, &change, key, began, status, outcome)
+                not_made = finish_for_other(self, &change, key, began, status, outcome)
             else:
-                elsewhere = finish_shared(self, &change, &from_, decided, condition_, key, value, callback_argument,
-                                          timestamp_ms, began, slots, epoch, &status, &outcome)
-            if elsewhere is not None:
-                return elsewhere
+                not_made = finish_shared(self, &change, &from_, decided, condition_, key, value, callback_argument,
+                                         timestamp_ms, began, slots, epoch, &status, &outcome)
+            if not_made is not None:
+                return not_made
     finally:
         free(decided)
         if slots is not None:
@@ -812,7 +816,7 @@ cdef int change_here(CompiledRegion self, key, uint8_t flag) except -1:
     cdef encoded encoded_key
     cdef EventQueue queue
     self.check_open()
-    if self.region.tail != NULL:
+    if self.region.changelog != NULL:
         from pywan.errors import IllegalStateError
         raise IllegalStateError(f"region {self.name!r} is on several members, and its entries cannot differ between"
                                 " them: use destroy, or a region of type LOCAL; nothing was changed")

@@ -49,7 +49,7 @@ cdef object region_put_columns(CompiledRegion self, keys, values, operations, ti
             if worst >= 1 << 47:
                 raise errors.ConfigurationError(f"region {self.name!r}: a timestamp of {worst} is no number of"
                                                 " milliseconds since 1970; nothing was stored")
-    if self.region.tail != NULL:
+    if self.region.changelog != NULL:
         return self.route.put_columns(key_column, value_column, operations, timestamps)
     cdef bulk_result result
     cdef uint64_t began = 0
@@ -87,7 +87,7 @@ cdef object region_put_columns(CompiledRegion self, keys, values, operations, ti
                                                  result.done, callback_failures)
             failed += len(callback_failures)
             failures += callback_failures
-        elif result.stopped == WAN_ELSEWHERE:
+        elif result.stopped == WAN_NOT_PRIMARY:
             applied += put_rows_shared(self, key_column, value_column, operations, timestamps, &result, failures)
             failed += len(failures) - result.listed
         elif result.stopped == WAN_CLOSED and result.done:
@@ -122,10 +122,10 @@ cdef int64_t put_rows_shared(CompiledRegion self, Column key_column, Column valu
     """Puts the rest of the rows when other members came to hold the region during the call. Returns how many rows took
     effect."""
     from pywan.errors import BatchError, ConnectivityError
-    if result.sequence and self.wait_counted(result.bucket, result.era, result.sequence,
-                                             wan_monotonic_us()) != WAN_OK:
-        late = ConnectivityError(f"put_columns stopped at row {result.done}: not all copies of the row before have it;"
-                                 " it may count later, or be lost (the rows before that one were stored)")
+    if result.sequence and self.wait_stable(result.bucket, result.local_fence, result.sequence,
+                                            wan_monotonic_us()) != WAN_OK:
+        late = ConnectivityError(f"put_columns stopped at row {result.done}: not all replicas of the row before have"
+                                 " it; it may count later, or be lost (the rows before that one were stored)")
         late.in_doubt = True
         raise late
     if result.done == key_column.view.length:

@@ -143,7 +143,7 @@ cdef wan_status region_log_write_behind(region_log *log) noexcept nogil:
 cdef wan_status region_log_drop_oldest(region_log *log, uint32_t most, bint alone) noexcept nogil:
     """Moves what lives out of the oldest segments, at most `most` of them, and drops them. `alone`: the pending records
     are not written in between. If this fails, the next call goes on where it failed, so a disk that fails again and
-    again is not filled with copies."""
+    again is not filled with replicas."""
     cdef wan_status status = WAN_OK
     if log.moving.segments == 0 or (alone and not log.moving.alone):
         status = region_log_read_oldest(log, most, alone)

@@ -13,12 +13,12 @@ from pywan._core.values.tagged cimport show
 
 
 cdef class RegionScans(RegionChanges):
-    """The calls with which a region's member reads, compares, copies and drops many entries."""
+    """The calls with which a region's member reads, compares, replicas and drops many entries."""
 
     def scan_keys(self):
         """Gives every live key, shard by shard. A change that happens meanwhile may be seen or not. A key that is no
         object in this process is shown as Undecodable, and can be looked up by that."""
-        if self.state.region.tail != NULL:
+        if self.state.region.changelog != NULL:
             yield from self.state.route.scan_keys()
             return
         following = 0
@@ -37,7 +37,7 @@ cdef class RegionScans(RegionChanges):
         """What makes the calls about keys whose primary is another member. None: this member alone has the region."""
         return self.state.route
 
-    def scan(self, uint64_t cursor=0, uint64_t limit=10000):
+    def scan(self, uint64_t scan_position=0, uint64_t limit=10000):
         """(next cursor or None, entries): the live entries of one shard or more, packed so that sites can be compared.
 
         Each entry is: u16 key length, u8 key form, u8 value form, u32 value length, u64 hash of the value, u64 stamp,
@@ -45,24 +45,24 @@ cdef class RegionScans(RegionChanges):
         """
         cdef const wan_table *table = &self.state.region.table
         self.state.check_open()
-        packed = region_packed(table, &cursor, table.shard_count, limit, self.state.name)
-        return None if cursor >= table.shard_count else cursor, packed
+        packed = region_packed(table, &scan_position, table.shard_count, limit, self.state.name)
+        return None if scan_position >= table.shard_count else scan_position, packed
 
     def fix_stamps(self):
         """Returns when every local change with a stamp below the clock's `raise_low` is in the queues."""
         with nogil:
             pass_entry_locks(&self.state.region.table)
 
-    def copy_into(self, RegionScans to not None, uint64_t cursor=0):
+    def copy_into(self, RegionScans to not None, uint64_t scan_position=0):
         """Copies every entry from `cursor` on with its version into another region; tombstones and invalidated entries
         too. Returns None when all are there. Otherwise the other region's log had no room: call it again with the
         returned cursor when that log's disk has taken what is pending."""
         cdef wan_status status
         with nogil:
-            status = region_copy(&self.state.region, &to.state.region, &cursor)
+            status = region_copy(&self.state.region, &to.state.region, &scan_position)
         if status != WAN_OK and status != WAN_FULL:
-            self.state.fail(status, f"copy into region {to.state.name!r}")
-        return cursor if status == WAN_FULL else None
+            self.state.fail(status, f"replica into region {to.state.name!r}")
+        return scan_position if status == WAN_FULL else None
 
     # Buckets
 
@@ -101,9 +101,10 @@ cdef class RegionScans(RegionChanges):
     def scan_bucket(self, uint32_t number):
         """The live entries of a bucket, packed as `scan` packs them."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
-        cdef uint64_t cursor = bucket.first_shard
+        cdef uint64_t scan_position = bucket.first_shard
         self.state.check_open()
-        return region_packed(&self.state.region.table, &cursor, bucket.first_shard + bucket.shard_count, NO_LIMIT,
+        return region_packed(&self.state.region.table, &scan_position, bucket.first_shard + bucket.shard_count,
+                             NO_LIMIT,
                              self.state.name)
 
     def copy_bucket(self, uint32_t number, RegionScans to not None):
@@ -118,7 +119,7 @@ cdef class RegionScans(RegionChanges):
             return
         with nogil:
             status = wan_table_bucket_copy(&self.state.region.table, bucket, &to.state.region.table)
-        raise_for(status, f"copy of bucket {number} of region {self.state.name!r}")
+        raise_for(status, f"replica of bucket {number} of region {self.state.name!r}")
 
     def drop_bucket(self, uint32_t number):
         """Takes everything out of a bucket, tombstones too, and returns how many there were. Nothing is sent. The

@@ -5,7 +5,7 @@ from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
 from pywan._core.c_store cimport wan_source_place
-from pywan._core.c_copies cimport wan_attempt, wan_tail
+from pywan._core.c_replication cimport wan_attempt, wan_changelog
 from pywan._core.c_region cimport *
 from pywan._core.log.committer cimport log_committer
 from pywan._core.log.log_pending cimport log_pending
@@ -36,7 +36,7 @@ cdef struct attachment:
     uint8_t recipients[256]             # Remote sites of the attached senders that run: an event will reach them.
     gateway_queue *queues[MAX_ATTACHED]  # In the order of their places: several locks are taken in this order.
     # For each queue, in a region that several members hold: the first partition of the region's run. It is set before
-    # the region has a tail.
+    # the region has a change log.
     uint32_t firsts[MAX_ATTACHED]
     # For each queue: its sender has filters that are asked before an event enters. Only with PATH_CALLBACKS.
     uint8_t asks[MAX_ATTACHED]
@@ -57,8 +57,8 @@ cdef struct region_core:
     # The region, or an attached queue, has a log. What a log does not have yet is not acknowledged to another site.
     int logged
     region_log *log         # NULL: the region is not persistent.
-    wan_tail *tail          # NULL: this member alone has the region.
-    uint8_t reads_copies    # With a tail: a copy in sync answers reads too, not only the primary.
+    wan_changelog *changelog          # NULL: this member alone has the region.
+    uint8_t reads_replicas    # With a change log: an in-sync replica answers reads too, not only the primary.
     # Destroys with stamps up to `mark` may have been forgotten while there were senders that can send older events.
     # 0: no destroy was.
     uint64_t mark

@@ -1,4 +1,4 @@
-# Owns the functions that go through all shards of a region: sizes, scans, copies, tombstones, marks.
+# Owns the functions that go through all shards of a region: sizes, scans, replicas, tombstones, marks.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
@@ -76,7 +76,7 @@ cdef void pass_entry_locks(const wan_table *table) noexcept nogil:
         wan_lock_release(&table.shards[n].lock)
 
 
-cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t *cursor) noexcept nogil:
+cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t *scan_position) noexcept nogil:
     """Copies every entry from shard `cursor` on, with its version and in any state, into another region and its log. If
     that log has no room, call this again with the same cursor: entries that are there already are known by their
     version."""
@@ -90,8 +90,8 @@ cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t
     cdef wan_status status = region_raise_mark(to, region.mark, 0) if region.mark > to.mark else WAN_OK
     if status == WAN_OK and region.let_go > to.let_go:
         status = region_raise_mark(to, region.let_go, WAN_LOGGED_LET_GO)
-    while cursor[0] < region.table.shard_count and status == WAN_OK:
-        shard = &region.table.shards[cursor[0]]
+    while scan_position[0] < region.table.shard_count and status == WAN_OK:
+        shard = &region.table.shards[scan_position[0]]
         wan_lock_take(&shard.lock)
         for at in range(wan_shard_slots(shard)):
             entry = wan_shard_entry(shard, at)
@@ -116,11 +116,11 @@ cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t
             if status == WAN_OK and entry.state == WAN_ENTRY_INVALID:
                 status = region_change_here(to, &change, WAN_LOGGED_INVALID, &found)
         wan_lock_release(&shard.lock)
-        cursor[0] += status == WAN_OK
+        scan_position[0] += status == WAN_OK
     return status
 
 
-cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t end, uint64_t limit,
+cdef wan_status region_scan(const wan_table *table, uint64_t *scan_position, uint64_t end, uint64_t limit,
                             wan_buffer *packed) noexcept nogil:
     """Packs the entries of the shards from `cursor` up to `end`, as RegionScans.scan says, until there are `limit`
     entries. If this does not return WAN_OK, only a part is packed."""
@@ -130,8 +130,8 @@ cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t e
     cdef uint8_t head[32]
     cdef uint64_t at
     cdef bint is_live
-    while cursor[0] < end and packed.count < limit and status == WAN_OK:
-        shard = &table.shards[cursor[0]]
+    while scan_position[0] < end and packed.count < limit and status == WAN_OK:
+        shard = &table.shards[scan_position[0]]
         wan_lock_take(&shard.lock)
         for at in range(wan_shard_slots(shard)):
             entry = wan_shard_entry(shard, at)
@@ -153,7 +153,7 @@ cdef wan_status region_scan(const wan_table *table, uint64_t *cursor, uint64_t e
             wan_buffer_put(packed, entry.bytes, entry.key_length)
             packed.count -= 1               # The buffer counted two pieces, which are one entry.
         wan_lock_release(&shard.lock)
-        cursor[0] += 1
+        scan_position[0] += 1
     return status
 
 
@@ -257,13 +257,13 @@ cdef uint64_t region_lower_tombstones(const wan_table *table, uint64_t above, ui
     return shrunk
 
 
-cdef bytes region_packed(const wan_table *table, uint64_t *cursor, uint64_t end, uint64_t limit, str region):
+cdef bytes region_packed(const wan_table *table, uint64_t *scan_position, uint64_t end, uint64_t limit, str region):
     """The entries that `region_scan` packs, as bytes."""
     cdef wan_buffer packed
     cdef wan_status status
     memset(&packed, 0, sizeof(packed))
     with nogil:
-        status = region_scan(table, cursor, end, limit, &packed)
+        status = region_scan(table, scan_position, end, limit, &packed)
     try:
         raise_for(status, f"scan of region {region!r}")
         return PyBytes_FromStringAndSize(<const char *>packed.bytes, packed.used)

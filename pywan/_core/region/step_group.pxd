@@ -6,7 +6,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from pywan._core.c_base cimport *
-from pywan._core.c_copies cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_store cimport *
@@ -18,8 +18,8 @@ from pywan._core.region.entry_locks cimport (
     CHANGE_BYTES_PER_HOLD, CHANGES_PER_HOLD, entry_locks, entry_locks_release, entry_locks_take, queue_locks_release,
     queue_locks_take)
 from pywan._core.region.put cimport (
-    change_begin, put_step, region_apply, region_relieve, remembered_attempt, step_entry_length, step_hear,
-    step_write_entry, union_recipients)
+    change_begin, put_step, region_apply, region_relieve, remembered_attempt, step_begin_notification,
+    step_entry_length, step_write_entry, union_recipients)
 from pywan._core.region.region_state cimport PATH_STRAIGHT, attachment, origin, region_core
 
 
@@ -74,7 +74,7 @@ cdef inline uint32_t region_change_group(region_core *region, uint32_t bucket, c
     that they came with, whose `done` goes on with each change; NULL: nothing is fetched meanwhile."""
     cdef attachment *attached
     cdef uint32_t n, count = group.count - group.first, done = 0
-    if (region.tail == NULL or region.log != NULL or group.is_alone or count < 2
+    if (region.changelog == NULL or region.log != NULL or group.is_alone or count < 2
             or wan_table_is_short(&region.table)):
         return 0
     region_relieve(region)
@@ -82,7 +82,7 @@ cdef inline uint32_t region_change_group(region_core *region, uint32_t bucket, c
         group.locks.shards[n] = wan_table_shard(&region.table, group.changes[group.first + n].hash)
     count = entry_locks_take(&group.locks, count)
     attached = region.attached
-    if region.tail != NULL and (attached == NULL or attached.path == PATH_STRAIGHT):
+    if region.changelog != NULL and (attached == NULL or attached.path == PATH_STRAIGHT):
         done = group_step(region, attached, bucket, group, count, ahead)
     entry_locks_release(&group.locks)
     group.is_alone = done == 0
@@ -103,7 +103,8 @@ cdef inline uint32_t group_step(region_core *region, attachment *attached, uint3
     if attached != NULL and (attached.count == 0 or not region.forwards):
         attached = NULL
     step.taken = step.recipient_count = 0
-    step.tail, step.heard = region.tail, wan_tail_heard(region.tail)     # A region that has a tail keeps it.
+    # A region that has a change log keeps it.
+    step.changelog, step.notifications = region.changelog, wan_changelog_notifications(region.changelog)
     while done < count:
         change, from_ = &group.changes[group.first + done], &group.origins[group.first + done]
         change_begin(region, change)
@@ -113,16 +114,16 @@ cdef inline uint32_t group_step(region_core *region, attachment *attached, uint3
         length = step_entry_length(region, change, from_, attached, NULL, &step)
         bytes += length
         if done == 0:
-            status = wan_tail_reserve(region.tail, bucket, length, remembered_attempt(from_), &step.room)
+            status = wan_changelog_reserve(region.changelog, bucket, length, remembered_attempt(from_), &step.room)
             if status != WAN_OK:
                 return 0
             before = step.room.sequence - 1
             queue_locks_take(attached)
-            if wan_tail_short_copy(region.tail, step.room.bucket) != NULL:
+            if wan_changelog_short_replica(region.changelog, step.room.bucket) != NULL:
                 break
         elif bytes > CHANGE_BYTES_PER_HOLD:
             break
-        elif wan_tail_reserve_next(&step.room, length) != WAN_OK:
+        elif wan_changelog_reserve_next(&step.room, length) != WAN_OK:
             break
         if ahead != NULL:
             records_fetch(region, ahead)
@@ -133,7 +134,7 @@ cdef inline uint32_t group_step(region_core *region, attachment *attached, uint3
             ahead.done += 1
         done += 1
     queue_locks_release(attached)
-    if wan_tail_commit_end(region.tail, &step.room, before) > before and step.taken:
+    if wan_changelog_commit_end(region.changelog, &step.room, before) > before and step.taken:
         for n in range(attached.count):         # What counts at once may be sent at once.
             wake = queue_count(attached.queues[n], attached.firsts[n] + bucket)
             if wake >= 0:
@@ -144,27 +145,28 @@ cdef inline uint32_t group_step(region_core *region, attachment *attached, uint3
 cdef inline bint group_make(region_core *region, uint32_t bucket, wan_shard *shard, wan_change *change,
                             const origin *from_, wan_outcome *outcome, attachment *attached,
                             put_step *step) noexcept nogil:
-    """Makes a change for which there is room in the tail, or finds that it has no effect. False: it cannot be made now,
-    and nothing was changed. Under all locks."""
+    """Makes a change for which there is room in the change log, or finds that it has no effect. False: it cannot be
+    made now, and nothing was changed. Under all locks."""
     cdef uint32_t at = <uint32_t>(shard - region.table.shards)
     cdef bint is_made = False
     if not group_reserve(bucket, change, from_, attached, step):
         return False
-    if step_hear(region, shard, change, step) == WAN_OK and region_apply(region, shard, change, outcome) == WAN_OK:
+    if step_begin_notification(region, shard, change, step) == WAN_OK and region_apply(region, shard, change,
+                                                                                       outcome) == WAN_OK:
         is_made = outcome[0] <= WAN_DESTROYED
     else:
         outcome[0] = WAN_OUT_OF_MEMORY
     if not is_made:
         group_cancel(attached, step)
         # It has seen the newest change of its shard, as a read does.
-        change.era, change.waits = step.room.bucket.era, 1
-        change.sequence = wan_read(&region.tail.shard_last[at])
+        change.local_fence, change.waits = step.room.bucket.local_fence, 1
+        change.sequence = wan_read(&region.changelog.shard_last[at])
         return outcome[0] != WAN_OUT_OF_MEMORY
     step_write_entry(region, change, from_, attached, NULL, step, outcome[0])
     if attached != NULL:
         group_commit(attached, step)
-    change.era, change.waits = step.room.bucket.era, 1
-    change.sequence = wan_tail_commit_next(region.tail, &step.room, at)
+    change.local_fence, change.waits = step.room.bucket.local_fence, 1
+    change.sequence = wan_changelog_commit_next(region.changelog, &step.room, at)
     return True
 
 
@@ -194,7 +196,7 @@ cdef inline void group_cancel(attachment *attached, put_step *step) noexcept nog
 
 cdef inline void group_commit(attachment *attached, put_step *step) noexcept nogil:
     """Copies the record of the entry into the queues that the event enters, and counts it at the others."""
-    cdef const wan_record *record = wan_tail_entry_record(<const wan_tail_entry *>step.room.at)
+    cdef const wan_record *record = wan_changelog_entry_record(<const wan_changelog_entry *>step.room.at)
     cdef uint32_t n
     for n in range(attached.count):
         if step.decided.verdicts[n] != ENQUEUE_ENTERS:

@@ -109,7 +109,7 @@ cdef inline void take_row_alone(wan_change *change, const region_core *region, d
 
 cdef inline bint steps_alone(const region_core *region) noexcept nogil:
     """Whether each row of the region takes the single step, whatever senders are attached."""
-    return region.log != NULL or region.tail != NULL or not region.forwards
+    return region.log != NULL or region.changelog != NULL or not region.forwards
 
 
 cdef inline bint can_step_rows(const region_core *region) noexcept nogil:
@@ -142,7 +142,7 @@ cdef inline int64_t region_step_rows(region_core *region, decoded_rows *rows, in
     count = rows_take_locks(region, rows, first, count, &step)
     step.attached = region.attached
     step.gateway = only_queue(step.attached, region.site)
-    if step.gateway != NULL and region.tail == NULL:
+    if step.gateway != NULL and region.changelog == NULL:
         count = rows_measure(region, rows, first, count, from_, &step)
         if count > 1:
             wan_lock_take(&step.gateway.lock)

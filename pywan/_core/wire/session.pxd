@@ -23,7 +23,7 @@ cdef class Session:
     cdef bint speaks_last           # What is laid out when the session ends is sent, too.
     # The time, as the driver tells it.
     cdef uint64_t now_us            # 0: it told none yet.
-    cdef uint64_t last_heard_us
+    cdef uint64_t last_received_us
     cdef uint64_t waiting_us        # Since when bytes that are laid out wait to leave; 0: none do.
     cdef uint64_t unsent            # Bytes that the driver took and that have not left.
     # GOES_ON, or how the session ended. Only a driver without the loop uses it. Only what is laid out is still sent.
@@ -32,8 +32,8 @@ cdef class Session:
 
     # What each session does in its own way.
     cdef void begin(self, uint64_t now_us) noexcept nogil
-    cdef int heard(self) noexcept nogil
-    cdef void heard_nothing(self) noexcept nogil
+    cdef int received(self) noexcept nogil
+    cdef void received_nothing(self) noexcept nogil
     cdef int take_frame(self, wan_frame *frame) noexcept nogil
     cdef int step(self, uint64_t now_us) noexcept nogil
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil
@@ -45,7 +45,7 @@ cdef class Session:
     cdef uint64_t work_us(self) noexcept nogil
     cdef int push(self) noexcept nogil
     cdef bint all_left(self) noexcept nogil
-    cdef int hear(self, uint64_t now_us) noexcept nogil
+    cdef int receive(self, uint64_t now_us) noexcept nogil
     cdef void say_why(self) noexcept nogil
     cdef void look(self, uint64_t now_us) noexcept nogil
     cdef int wait(self, ByteStream stream, bint to_read, bint to_write, uint64_t until_us) noexcept nogil

@@ -66,15 +66,15 @@ cdef class Session:
 
     cdef void begin(self, uint64_t now_us) noexcept nogil:
         """Begins the connection: it is there from now on."""
-        self.now_us = self.last_heard_us = now_us
+        self.now_us = self.last_received_us = now_us
         self.waiting_us = self.unsent = 0
         self.ended = GOES_ON
 
-    cdef int heard(self) noexcept nogil:
+    cdef int received(self) noexcept nogil:
         """Handles every whole frame in `into`, after bytes came. Returns GOES_ON, or how the session ended."""
         return self.take_frames()
 
-    cdef void heard_nothing(self) noexcept nogil:
+    cdef void received_nothing(self) noexcept nogil:
         """Notes that no bytes lie in the socket."""
 
     cdef int take_frame(self, wan_frame *frame) noexcept nogil:
@@ -119,13 +119,13 @@ cdef class Session:
     cdef bint all_left(self) noexcept nogil:
         return self.out.start == self.out.used and not self.unsent
 
-    cdef int hear(self, uint64_t now_us) noexcept nogil:
+    cdef int receive(self, uint64_t now_us) noexcept nogil:
         """Handles the bytes in `into` that came now."""
         cdef int how
         if self.now_us == 0 and now_us:
             self.begin(now_us)
-        self.now_us = self.last_heard_us = now_us
-        how = self.heard()
+        self.now_us = self.last_received_us = now_us
+        how = self.received()
         if how == ENDED_TOLD and self.speaks_last:
             self.say_why()
         return how
@@ -223,7 +223,7 @@ cdef class Session:
         memcpy(self.into.bytes + self.into.used, &data[0], length)
         self.into.used += length
         with nogil:
-            how = self.hear(now_us if now_us else self.now_us)
+            how = self.receive(now_us if now_us else self.now_us)
         self.ended = how
         if how == ENDED_TOLD:
             raise self.error_of_end()
@@ -286,11 +286,11 @@ cdef int session_turn(Session session, ByteStream stream, uint64_t *now_us) noex
                 session.say_why()
             return ENDED_TOLD
         if state == STREAM_OK:
-            how = session.hear(now)
+            how = session.receive(now)
             if how != GOES_ON:
                 return how
         else:
-            session.heard_nothing()
+            session.received_nothing()
     is_empty = session.out.start == session.out.used
     if not is_empty:
         drained = session.out.start
@@ -313,7 +313,7 @@ cdef int session_loop(Session session, ByteStream stream) noexcept nogil:
     cdef uint64_t now = 0, until
     cdef int state, how
     if session.into.start < session.into.used:       # Bytes of an earlier run.
-        how = session.hear(stream.now_us())
+        how = session.receive(stream.now_us())
         if how != GOES_ON:
             return how
     while True:

@@ -18,7 +18,8 @@ from pywan.site.listing import processes_of
 # What a region lacks, as the coordinator counts it, in the order of the table.
 LACKS = ("buckets_without_primary", "missing_copies", "images")
 LOST_BUCKETS = (
-    "lost_buckets counts the buckets that began anew, empty, since this coordinator started, as all members with a copy"
+    "lost_buckets counts the buckets that began anew, empty, since this coordinator started, as all members with a"
+    " replica"
     " were gone or silent for too long: put their data again, and give the region more redundant copies"
 )
 
@@ -108,7 +109,7 @@ def show_coordinator(session: Session, values: Values) -> Result:
     if incomplete := told.get("incomplete_regions"):
         rows = [(region, *(counts[each] for each in LACKS)) for region, counts in incomplete.items()]
         result.tables.append(
-            Table(("Region", "Buckets without a primary", "Missing copies", "Images on their way"), rows)
+            Table(("Region", "Buckets without a primary", "Missing replicas", "Snapshots on their way"), rows)
         )
     if told.get("lost_buckets"):
         result.notes.append(LOST_BUCKETS)

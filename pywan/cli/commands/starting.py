@@ -250,7 +250,7 @@ COMMANDS = (
             ),
             Option("server-port", "where it listens (a free port)"),
             Option("maximum-tombstone-memory", "MB that remember destroyed keys (64)"),
-            Option("maximum-backlog-memory", "MB that may wait for copies and listeners (512)"),
+            Option("maximum-backlog-memory", "MB that may wait for replicas and listeners (512)"),
             Option("maximum-memory", "MB that the server may take (80 % of the machine or its cgroup)"),
             Option("critical-heap-percentage", "from this part of it on, changes that need memory are refused (95)"),
             Option("eviction-heap-percentage", "from this part of it on, the log warns (85)"),

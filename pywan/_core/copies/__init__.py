@@ -1,1 +1,0 @@
-"""Both ends of a connection between members: changes and images of buckets."""

@@ -1,0 +1,1 @@
+"""Both ends of a connection between members: changes and snapshots of buckets."""
