@@ -1,4 +1,4 @@
-/* Owns the checks of calls and answers that come from a socket, and how deep a thread is in calls. */
+/* Owns the checks of calls and answers that come from a socket. */
 #include "session/wan_call.h"
 
 #include <ctype.h>
@@ -48,8 +48,8 @@ static wan_status check_head(const wan_call *call)
     return WAN_OK;
 }
 
-/* Checks that `count` records fill the first bytes of the payload, and gives their length. Only events have recipients:
- * other changes are made here. */
+/* Checks that `count` records fill the first bytes of the payload, and gives the length of the records. Only events of
+ * remote sites have recipients: all other changes begin at this site. */
 static wan_status check_records(const uint8_t *payload, uint64_t length, uint32_t count, int are_events, uint64_t *used)
 {
     uint64_t at = 0;
@@ -65,7 +65,7 @@ static wan_status check_records(const uint8_t *payload, uint64_t length, uint32_
     return WAN_OK;
 }
 
-/* Checks the marks that end the payload of EVENTS. */
+/* Checks the marks at the end of the payload of EVENTS. */
 static wan_status check_marks(const wan_call *call, uint64_t used)
 {
     const uint8_t *payload = (const uint8_t *)(call + 1);

@@ -1,4 +1,4 @@
-/* Owns the rows of the tables of counters as data, and how the counters of a queue lie in its log. */
+/* Owns the rows of the counter tables as data, and the layout of a queue's counters in the queue's log. */
 #include "session/wan_counts.h"
 
 #include <string.h>
@@ -12,7 +12,7 @@ const wan_counter_row wan_receiver_counter_rows[WAN_RECEIVER_COUNTERS_COUNT] = {
 
 static uint64_t *counter_of(wan_queue_counts *counts, uint64_t number)
 {
-    switch (number) { /* The compiler refuses a number that two counters have. */
+    switch (number) { /* The compiler refuses two counters with the same number. */
 #define FIELD(number, field, ...)                                                                                      \
     case number: return &counts->field;
         WAN_QUEUE_COUNTERS(FIELD)

@@ -1,14 +1,14 @@
-/* Owns the tables of counters: those of a sender's queue, which lie in the queue's log too, and those of a receiver. A
- * row says everything about a counter. The struct, the names in Python, the ledger and the tables of the documents are
- * made from the rows (docs/recipes.md).
+/* Owns the tables of counters: for a sender's queue, also stored in the queue's log, and for a receiver. A row says
+ * everything about a counter. The struct, the names in Python, the ledger and the tables of the documents are made from
+ * the rows (docs/recipes.md).
  *
  * X(number, field, statistic, entry, part_of, about)
- *   number     the counter's number in the state of a log. No other counter ever gets it, so every log stays readable
+ *   number     the counter's number in the state of a log. No later counter ever gets it, so every log stays readable
  *   field      the field of the struct, and the name in `EventQueue.counts()`
- *   statistic  the statistic of the sender that the counter is added to ("": none)
- *   entry      the entry of the ledger that the counter is added to: "entry" or "entry/part" ("": none)
- *   part_of    the total of the ledger that the entry is a part of: "received" or "queued" ("": it is no part)
- *   about      what the counter counts */
+ *   statistic  the statistic of the sender to which the counter is added ("": none)
+ *   entry      the entry of the ledger to which the counter is added: "entry" or "entry/part" ("": none)
+ *   part_of    the total of the ledger that includes the entry: "received" or "queued" ("": none)
+ *   about      the meaning of the counter */
 #ifndef WAN_COUNTS_H
 #define WAN_COUNTS_H
 #include "base/wan_base.h"
@@ -47,7 +47,7 @@
     X(16, batches_resized, "batches_resized", "", "", "always 0 here: batches are bounded before they are built")      \
     X(17, bytes_distributed, "bytes_distributed", "", "", "payload of acknowledged batches, before compression")       \
     X(18, possible_duplicates, "possible_duplicates_sent", "", "", "events sent as possible duplicates")               \
-    X(19, acknowledgements, "", "", "", "acknowledgements that settled something")                                     \
+    X(19, acknowledgements, "", "", "", "acknowledgements that removed events")                                        \
     X(20, wire_bytes, "wire_bytes_sent", "", "", "bytes sent, with headers, after compression, repeats included")      \
     X(21, exceeding_alert_threshold, "events_exceeding_alert_threshold", "", "",                                       \
       "acknowledged older than `alert-threshold` ms (0: not counted)")                                                 \
@@ -55,8 +55,8 @@
       "no counter: with persistence, nothing that the queue ever held has a later stamp")                              \
     X(24, clock_repairs, "", "", "", "no counter of events: how often the newest stamp was set back")
 
-/* X(field, statistic, about): the counters of a receiver, over all its connections and restarts. They are not on the
- * disk. */
+/* X(field, statistic, about): the counters of a receiver, over all connections and restarts. The counters are
+ * not on disk. */
 #define WAN_RECEIVER_COUNTERS(X)                                                                                       \
     X(events_received, "events_received", "taken up once each: applied, lost a conflict, or failed")                   \
     X(create_requests, "create_requests", "creates among them")                                                        \
@@ -73,14 +73,14 @@
       "events older than what is stored. Regions with user callbacks count theirs in `region.conflicts` only")         \
     X(bytes_received, "bytes_received", "as sent, with repeats")
 
-/* The queue's lock guards them, so that the ledger balances at every moment. */
+/* The queue's lock guards the counters, so the ledger balances at every moment. */
 typedef struct {
 #define WAN_FIELD(number, field, ...) uint64_t field;
     WAN_QUEUE_COUNTERS(WAN_FIELD)
 #undef WAN_FIELD
 } wan_queue_counts;
 
-/* Each one is atomic. */
+/* All counters are atomic. */
 typedef struct {
 #define WAN_FIELD(field, ...) uint64_t field;
     WAN_RECEIVER_COUNTERS(WAN_FIELD)
@@ -98,7 +98,7 @@ typedef struct {
 } wan_counter_row;
 
 extern const wan_counter_row wan_queue_counter_rows[WAN_QUEUE_COUNTERS_COUNT];
-/* Their number, entry and part_of are empty. */
+/* Rows with empty number, entry and part_of. */
 extern const wan_counter_row wan_receiver_counter_rows[WAN_RECEIVER_COUNTERS_COUNT];
 
 typedef struct {
@@ -107,10 +107,10 @@ typedef struct {
 
 _Static_assert(sizeof(wan_counter) == 16, "a counter in a log is a format");
 
-/* Writes the counters that are not 0 to `saved`, which has room for all of them. Returns how many it wrote. */
+/* Writes the counters above 0 to `saved`, with room for all counters. Returns the number of written counters. */
 uint32_t wan_queue_counts_save(const wan_queue_counts *counts, wan_counter *saved);
-/* Reads the counters back. Counters that are not in `saved` become 0. WAN_CORRUPT: a number is unknown to this version,
- * or comes twice. */
+/* Reads the counters back. Counters that are missing in `saved` become 0. WAN_CORRUPT: this version does not know a
+ * number, or a number comes twice. */
 wan_status wan_queue_counts_load(wan_queue_counts *counts, const wan_counter *saved, uint32_t count);
 
 #endif

@@ -1,5 +1,5 @@
-/* Owns how the window changes. It grows at once. It becomes smaller slowly, and only after a round trip was measured
- * recently. */
+/* Owns the changes of the window. The window grows at once. The window shrinks slowly, and only after a recent
+ * measurement of the round trip. */
 #include "session/wan_window.h"
 #include "base/wan_thread.h"
 
@@ -48,8 +48,8 @@ static void end_period(wan_window *window, uint64_t now_us)
 {
     uint64_t wanted = at_least(window->best, window->best_before);
     int is_too_large = wanted < window->bytes - window->bytes / 4;
-    /* A longer link looks like a slower one, until a batch crosses it with nothing ahead of it. So the window shrinks
-     * only if the round trip was measured in this period. */
+    /* A longer link looks like a slower link, until a batch crosses the link with nothing ahead. So the window shrinks
+     * only if the round trip was measured in the present period. */
     if (is_too_large && window->round_trip_at_us >= window->period_at_us) set_bytes(window, wanted);
     else if (is_too_large || now_us - window->round_trip_at_us > WAN_WINDOW_TRIP_AGE_US) window->measuring = 1;
     begin_period(window, window->best, now_us);
@@ -65,17 +65,17 @@ void wan_window_acknowledged(wan_window *window, const wan_window_sending *sendi
         window->round_trip_at_us = now_us;
     }
     if (window->measuring) {
-        if (!sending->was_alone) return; /* This batch was sent before. */
+        if (!sending->was_alone) return; /* The batch left before the measurement. */
         window->measuring = 0;
         /* The best windows so far were computed from the old round trip. */
         begin_period(window, 0, now_us);
         return;
     }
-    /* The bytes that the rate of this batch carries in twice the shortest round trip. */
+    /* The bytes that the rate of the batch carries in twice the shortest round trip. */
     uint64_t wanted = (uint64_t)(2.0 * (double)sending->flight * (double)base_us(window) / (double)round_trip);
     if (wanted > window->best) window->best = wanted;
     if (wanted > window->bytes) set_bytes(window, wanted);
-    /* Any other batch tells nothing about the link, because there was less to send than the link carries. */
+    /* All remaining batches tell nothing about the link: there were fewer bytes to send than the link carries. */
     window->telling_batches += sending->was_full || wanted <= sending->flight;
     if (window->telling_batches >= WAN_WINDOW_PERIOD_TRIPS
         && now_us - window->period_at_us >= at_least(WAN_WINDOW_PERIOD_US, WAN_WINDOW_PERIOD_TRIPS * base_us(window)))

@@ -5,7 +5,7 @@ from pywan._core.c_session cimport *
 from pywan._core.wire.session cimport Session
 
 cdef class CallAnswers(Session):
-    cdef readonly uint64_t served   # Calls that were answered.
+    cdef readonly uint64_t served   # Calls with an answer.
     cdef readonly uint64_t rounds   # How often a group of answers was sent.
 
     cdef wan_answer *answer(self, const wan_call *call, uint8_t status, uint64_t length) noexcept nogil

@@ -1,5 +1,5 @@
-# Owns how the answers to calls are laid out, one behind the other in what leaves next, and their words where a call was
-# not done.
+# Owns the layout of the answers to calls, in order of sending, and the words of the answers to calls that were not
+# done.
 from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy, memset, strlen
 from pywan._core.c_base cimport *
@@ -9,10 +9,10 @@ from pywan._core.wire.stream cimport buffer_reserve
 
 
 cdef class CallAnswers(Session):
-    """A session that lays out answers. Those to one call stay unsealed until all that they say is known."""
+    """A session that lays out answers. The answers to a call stay unsealed until their content is final."""
 
     cdef wan_answer *answer(self, const wan_call *call, uint8_t status, uint64_t length) noexcept nogil:
-        """Lays out an answer whose payload is `length` bytes, the last 8 of them zero. NULL: there is no memory."""
+        """Lays out an answer with a payload of `length` bytes, the last 8 of them zero. NULL: no memory."""
         cdef wan_answer *answer
         cdef uint64_t whole = sizeof(wan_answer) + wan_align8(length)
         if not buffer_reserve(&self.out, whole):
@@ -29,7 +29,7 @@ cdef class CallAnswers(Session):
 
     cdef wan_answer *fail(self, const wan_call *call, uint8_t status, const char *kind, const char *words,
                           uint64_t done) noexcept nogil:
-        """Lays out an answer that says in words what went wrong: "[kind of the error] words"."""
+        """Lays out an answer with the reason of a failure in words: "[kind of the error] words"."""
         cdef uint64_t kind_length = strlen(kind), length = strlen(words)
         cdef wan_answer *answer = self.answer(call, status, kind_length + length + 3)
         cdef uint8_t *to
@@ -53,7 +53,7 @@ cdef class CallAnswers(Session):
         return self.fail(call, status, kind.encode(), words.encode("utf-8", "replace")[:4000], done)
 
     cdef wan_answer *fail_status(self, const wan_call *call, wan_status status, uint64_t done) noexcept nogil:
-        """The answer to a change that the region did not take."""
+        """The answer to a change that the region refused."""
         if status == WAN_IN_DOUBT:
             return self.fail(call, WAN_ANSWER_IN_DOUBT, b"ConnectivityError", wan_detail, done)
         if status == WAN_GIVEN_UP:
@@ -81,11 +81,11 @@ cdef class CallAnswers(Session):
                          b" remembers no calls", 0)
 
     cdef uint64_t last_answer(self) noexcept nogil:
-        """Where the answer begins that is laid out next."""
+        """The position of the answer that is laid out next."""
         return self.out.used - self.out.start
 
     cdef void seal(self, uint64_t begin) noexcept nogil:
-        """Gives each answer from `begin` on its checksum."""
+        """Writes the checksums of the answers from `begin` on."""
         cdef uint64_t at = self.out.start + begin
         cdef wan_answer *answer
         while at < self.out.used:

@@ -7,7 +7,7 @@ from pywan._core.calls.call_keys cimport KeyCalls
 from pywan._core.region.region_state cimport region_core
 
 cdef class BucketCalls(KeyCalls):
-    cdef wan_buffer keys            # Keys of a bucket that is being cleared.
+    cdef wan_buffer keys            # Keys of a bucket during a clear.
 
     cdef wan_answer *do_count(self, region_core *region, const wan_call *call) noexcept nogil
     cdef wan_answer *do_scan(self, region_core *region, const wan_call *call) noexcept nogil

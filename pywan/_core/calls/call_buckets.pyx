@@ -1,4 +1,4 @@
-# Owns the serving of calls about whole buckets: how many entries one has, which ones, and the clear of it.
+# Owns the serving of calls about whole buckets: the number of entries, the scan, and the clear.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -14,8 +14,8 @@ from pywan._core.wire.stream cimport buffer_reserve
 
 
 cdef class BucketCalls(KeyCalls):
-    """A session that does calls about whole buckets. Each method returns the answer, or NULL if there is no memory for
-    it."""
+    """A session for calls about whole buckets. The methods return the answer, or NULL if there is no memory for an
+    answer."""
 
     def __dealloc__(self):
         wan_buffer_close(&self.keys)

@@ -6,7 +6,7 @@ from pywan._core.calls.call_room cimport CallRoom
 from pywan._core.region.region_changes cimport Condition
 from pywan._core.region.region_state cimport region_core
 
-cdef tuple OUTCOMES        # The names of outcomes, by their numbers.
+cdef tuple OUTCOMES        # The names of outcomes, by number.
 
 cdef struct outer_call:
     # The depth and the deadline of the thread's own calls, while callbacks make calls in the thread.
@@ -14,7 +14,7 @@ cdef struct outer_call:
     uint64_t deadline_us
 
 cdef class CallCallbacks(CallRoom):
-    cdef uint32_t callback_depth    # Of the calls that callbacks make.
+    cdef uint32_t callback_depth    # The depth of the calls from callbacks.
 
     cdef uint64_t deadline(self) noexcept
     cdef wan_answer *change_by_callbacks(self, const wan_call *call, region_core *region,

@@ -1,5 +1,5 @@
-# Owns the way of a call through the user's Python: a change, a row, or an event of another site that a callback or a
-# filter is asked about, with its identities and the time that it has.
+# Owns the course of a call through the user's Python: a change, a row, or an event of a remote site about which a
+# callback or a filter is asked, with the identities and the deadline of the call.
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -11,19 +11,19 @@ from pywan._core.region.apply_event cimport ASKED_NOT_PRIMARY, ASKED_LOST, EVENT
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.values.tagged cimport Encoded
 
-cdef tuple NOT_MADE = ("not primary", "in doubt")     # Outcomes of a change whose call has to go on elsewhere.
+cdef tuple NOT_MADE = ("not primary", "in doubt")     # The call goes on at the next primary.
 cdef tuple CONDITIONS = ("", "absent", "value", "equal", "there")
 cdef tuple OUTCOMES = ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
                        "forgotten")
 
 
 cdef class CallCallbacks(CallRoom):
-    """A session that asks callbacks."""
+    """A session with calls of callbacks."""
 
     cdef uint64_t deadline(self) noexcept:
-        """When the call that is being done is given up, as the monotonic clock tells it."""
+        """The deadline of the present call, on the monotonic clock."""
         cdef uint64_t now = self.work_us()
-        if now == 0:                # A call of this member itself: no driver tells the time.
+        if now == 0:                # The member's own call: no driver tells the time.
             return self.until_us
         return wan_monotonic_us() + (self.until_us - now if self.until_us > now else 0)
 
@@ -63,13 +63,13 @@ cdef class CallCallbacks(CallRoom):
 
     cdef int event_in_python(self, const wan_call *call, const wan_record *record, bint possible_duplicate,
                              wan_answer **answer) noexcept with gil:
-        """Applies an event of another site through the callbacks of its region, and returns as `region_apply_event`,
-        when it counts. EVENT_NOT_TAKEN with an answer: it says why not."""
+        """Applies an event of a remote site through the callbacks of the region. Returns as `region_apply_event`, when
+        the event is replicated. EVENT_NOT_TAKEN with an answer: the answer has the reason."""
         cdef CompiledRegion state = self.states[call.region]
         cdef outer_call outer = self.begin_callbacks()
         try:
             raw = PyBytes_FromStringAndSize(<const char *>record, wan_record_length(record))
-            # The path of local changes is a method of the object that has the path of events, too.
+            # The object with the method for local changes also has the method for events.
             became = state.change_by_callbacks.__self__.apply_record(raw, (0, 0, bool(possible_duplicate), None))
             return {ASKED_LOST: EVENT_LOST, ASKED_NOT_PRIMARY: EVENT_NOT_TAKEN}.get(became, became)
         except BaseException as error:
@@ -79,8 +79,8 @@ cdef class CallCallbacks(CallRoom):
             end_callbacks(outer)
 
     cdef outer_call begin_callbacks(self) noexcept:
-        """From now on this thread's calls are those of callbacks: they go over connections of the next depth, and end
-        with the call that they are part of. Returns what `end_callbacks` wants."""
+        """Marks the thread's calls from now on as calls of callbacks: the calls go over connections of the next depth,
+        and end with the outer call. Returns the argument of `end_callbacks`."""
         global wan_call_depth, wan_deadline_us
         cdef outer_call outer
         outer.depth, outer.deadline_us = wan_call_depth, wan_deadline_us
@@ -89,15 +89,15 @@ cdef class CallCallbacks(CallRoom):
 
     cdef wan_answer *say_not_made(self, const wan_call *call, region_core *region, str outcome,
                                   uint64_t done) noexcept:
-        """The answer to a change that lost its primary on its way through the callbacks. The caller makes it again at
-        the next one."""
+        """The answer to a change that lost the primary on the way through the callbacks. The client repeats the change
+        at the next primary."""
         if outcome == "in doubt":
             return self.answer(call, WAN_ANSWER_IN_DOUBT, 0)
         return self.say_not_primary(call, region) if done == 0 else self.answer(call, WAN_ANSWER_NOT_PRIMARY, 0)
 
     cdef wan_answer *row_by_callbacks(self, const wan_call *call, region_core *region, const wan_record *record,
                                       uint64_t done, int *happened) noexcept nogil:
-        """NULL: the row was done. Otherwise the answer that says why not."""
+        """Returns NULL if the row was done, otherwise the answer with the reason."""
         with gil:
             return self.row_in_python(call, region, record, done, happened)
 
@@ -113,8 +113,8 @@ cdef class CallCallbacks(CallRoom):
             return self.fail_with(call, error, done)
 
     cdef object ask_callbacks(self, const wan_call *call, const wan_record *record, Condition condition_, row):
-        """Makes a change through the callbacks of its region, with the identities that its event and its call have.
-        `row`: its number, of a call of many rows. Returns the outcome's name."""
+        """Makes a change through the callbacks of the region, with the identities of the event and of the call. `row`:
+        the number of the row, for a call of many rows. Returns the name of the outcome."""
         cdef CompiledRegion state = self.states[call.region]
         cdef const char *value = <const char *>wan_record_value(record)
         cdef const char *callback = <const char *>wan_record_callback(record)

@@ -10,46 +10,46 @@ from pywan._core.calls.own_calls cimport OwnCalls
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region_state cimport region_core
 
-# Whether whoever waits goes on waiting. It is asked about ten times a second. 0: the detail says why not.
+# Whether the owner goes on waiting. Called about ten times a second. 0: no; the detail has the reason.
 ctypedef bint (*goes_on_waiting)(void *owner) noexcept nogil
 
 cdef struct event_place:
-    # Where an event came from.
-    uint64_t number             # Counts all events of one round, in the order in which they came.
+    # The origin of an event.
+    uint64_t number             # Counts all events of a round, in the order of arrival.
     uint64_t sequence
     uint32_t partition
 
 cdef struct failed_event:
-    uint64_t number             # As in its event_place.
+    uint64_t number             # As in the event_place.
     wan_failure failure
-    const wan_record *record    # In its event_run. It is known only in `failed` of a shared_out.
+    const wan_record *record    # In an event_run. Known only in `failed` of a shared_out.
 
 cdef struct event_run:
-    # The events of one bucket in one round.
-    wan_buffer records          # Those that the bucket's primary is to apply, in order; at last their marks.
-    wan_buffer places           # event_place after event_place, of each record.
-    wan_buffer marks            # A uint64_t for 64 records. Empty: none of them is marked.
+    # The events of a bucket in a round.
+    wan_buffer records          # The records for the bucket's primary, in order, then the marks.
+    wan_buffer places           # An event_place for every record.
+    wan_buffer marks            # A uint64_t for 64 records. Empty: no record is marked.
     uint32_t count
     bint is_touched             # The bucket is in `touched`.
-    # Events were applied here: the bucket has to count through `sequence` in this local fence.
+    # Events were applied at this member: the bucket has to be replicated through `sequence`, under `local_fence`.
     bint waits
     uint64_t local_fence, sequence
 
 cdef struct shared_out:
-    # The events of a round for one shared region. One session uses it.
+    # The events of a round for a shared region. A single session uses the struct.
     region_core *region
     event_run *runs             # By bucket.
-    wan_buffer touched          # The buckets with events in this round, uint32_t.
-    uint64_t bytes              # Of all records in runs.
-    uint64_t held_bytes         # What is charged for them to the member's budget.
-    uint64_t limit_us           # A round is given up after so long.
+    wan_buffer touched          # The buckets with events in the round, uint32_t.
+    uint64_t bytes              # Bytes of all records in `runs`.
+    uint64_t held_bytes         # The bytes charged to the member's budget.
+    uint64_t limit_us           # The longest duration of a round.
     wan_buffer failed           # failed_event after failed_event, in any order.
-    uint64_t conflicts          # Of the events that other members have applied.
+    uint64_t conflicts          # Conflicts lost by events that were sent to primaries.
 
 
 cdef inline bint is_applied_here(const shared_out *out, const shared_out *before, uint32_t bucket) noexcept nogil:
-    """Whether this member applies the next event of the bucket: it is primary, and no earlier event waits, of this
-    round or of the one before."""
+    """Whether this member applies the next event of the bucket: the member is primary, and no earlier event of the
+    round, or of the round before, waits."""
     return (out.runs[bucket].count == 0 and before.runs[bucket].count == 0
             and wan_changelog_role(out.region.changelog, bucket) == WAN_REPLICA_PRIMARY)
 
@@ -59,13 +59,13 @@ cdef bint touch_bucket(shared_out *out, uint32_t bucket) noexcept nogil
 
 cdef inline bint note_applied_here(shared_out *out, uint32_t bucket, uint64_t local_fence,
                                    uint64_t sequence) noexcept nogil:
-    """Notes what has to count of a bucket. False: there is no memory."""
+    """Notes the sequence of a bucket that has to be replicated. False: no memory."""
     cdef event_run *run = &out.runs[bucket]
     if not run.is_touched and not touch_bucket(out, bucket):
         return False
     if not run.waits:
         run.waits, run.local_fence, run.sequence = True, local_fence, sequence
-    # The first local fence stays: if it is another one now, what was before may be lost.
+    # The first local fence stays: if the fence changes, earlier changes may be lost.
     elif sequence > run.sequence:
         run.sequence = sequence
     return True
@@ -78,11 +78,11 @@ cdef void drop_round(shared_out *out) noexcept nogil
 
 cdef class EventCalls:
     cdef shared_out out
-    cdef CompiledRegion state   # Keeps the region and its change log alive.
+    cdef CompiledRegion state   # Keeps the region and the change log alive.
     cdef CallRoute route
-    cdef list parts             # The calls of this round that have no answer yet.
+    cdef list parts             # The calls of the round without an answer.
     cdef OwnCalls here
-    cdef set slow               # Members to which this round could not connect at once.
+    cdef set slow               # Members to which the round could not connect at once.
 
     cdef int send_all(self, uint64_t until_us) except -1
     cdef bint finish(self, uint64_t began_us, uint64_t until_us, goes_on_waiting goes_on, void *owner) except *
