@@ -132,7 +132,7 @@ typedef struct {
 } wan_call_item;
 _Static_assert(sizeof(wan_call_item) == 8, "an item of a scan is a format");
 
-/* The payload of the answer to EVENTS. `failures` structs wan_call_failure follow, in ascending order of the records. */
+/* The payload of the answer to EVENTS. `failures` structs wan_call_failure follow, in ascending order of records. */
 typedef struct {
     uint32_t conflicts; /* Records that lost against a later version. */
     uint32_t failures;

@@ -938,26 +938,26 @@ class CallSession(Session):
         """Makes `run` return after the call that it is doing."""
 
 class CallLine:
-    """A connection that is open, and over which nobody has sent a call yet."""
+    """An open multiplexed connection, over which no call was sent yet."""
 
     def __new__(cls, sock: Any) -> Self: ...
     @property
     def sock(self) -> Any: ...
     @property
     def is_broken(self) -> bool:
-        """Whether it takes no more calls."""
+        """Whether the connection accepts no more calls."""
     @property
     def reason(self) -> str:
-        """Why it is broken, in words."""
+        """Why the connection broke, in words."""
     @property
     def on_their_way(self) -> int:
-        """Calls that have no answer yet, or whose callers have not taken it."""
+        """Calls without an answer, or with an answer that the caller has not read yet."""
     def close(self) -> None:
         """Ends the connection."""
     def data_to_send(self) -> bytes:
-        """Returns the bytes that are to leave, of a line without a socket."""
+        """Returns the bytes to send, for a connection without a socket."""
     def receive_data(self, data: _Bytes) -> None:
-        """Takes bytes that came to a line without a socket."""
+        """Adopts bytes that arrived for a connection without a socket."""
 
 class CallSlots:
     """The slots in which a member makes its calls, of all regions."""

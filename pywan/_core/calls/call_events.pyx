@@ -1,8 +1,8 @@
-# Owns the events of other sites that a receiver shares out to the members that lead their buckets: which ones wait for
-# which primary, the calls that bring them there, and what became of each.
+# Owns the events of remote sites that a receiver distributes to the primaries of the buckets: the events that wait for
+# a primary, the calls that carry the events, and the results.
 #
-# A round is what one session sends together. Events of one bucket keep their order: while one of them waits for another
-# member, the later ones of its bucket wait behind it, and no second call of the bucket is under way.
+# A round is everything that a session sends together. The events of a bucket keep their order: while an event waits for
+# another member, the later events of the bucket wait behind, and the bucket has no second call under way.
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -19,11 +19,11 @@ from pywan._core.calls.own_calls cimport OwnCalls
 from pywan._core.region.compiled_region cimport CompiledRegion
 
 cdef enum:
-    RUNS_KEPT_BYTES = 16 << 20  # Between rounds the runs of all buckets keep so much for records, and for places.
-    PARTS_UNDER_WAY = 256       # Calls of one round that are on their way at the same time.
-    SLICE_MS = 100              # A wait asks so often whether it goes on.
-    AIM_US = 200000             # The same for a search for a primary.
-    LIMIT_US = 10000000         # A region without a route gives a round up after so long.
+    RUNS_KEPT_BYTES = 16 << 20  # All runs together keep so much memory between rounds, for records and for places.
+    PARTS_UNDER_WAY = 256       # Calls of a round that are under way at the same time.
+    SLICE_MS = 100              # A wait asks so often whether to go on.
+    AIM_US = 200000             # A search for a primary asks so often whether to go on.
+    LIMIT_US = 10000000         # A region without a route gives up a round after so long.
     LEARNER_WAIT_US = 1000000   # Events wait for a learner so long at most.
     LEARNER_LOOK_MS = 1
 
@@ -31,7 +31,7 @@ cdef enum:
 # One round, without the GIL.
 
 cdef bint touch_bucket(shared_out *out, uint32_t bucket) noexcept nogil:
-    """Notes that a bucket has events. False: there is no memory."""
+    """Notes that a bucket has events. False: no memory."""
     if wan_buffer_add(&out.touched, &bucket, sizeof(bucket)) != WAN_OK:
         return False
     out.runs[bucket].is_touched = True
@@ -40,7 +40,7 @@ cdef bint touch_bucket(shared_out *out, uint32_t bucket) noexcept nogil:
 
 cdef bint add_to_run(shared_out *out, uint32_t bucket, const wan_record *record, bint is_marked,
                      const event_place *place) noexcept nogil:
-    """Adds an event to those that wait for the bucket's primary. False: there is no memory."""
+    """Adds an event to the run for the bucket's primary. False: no memory."""
     cdef event_run *run = &out.runs[bucket]
     cdef uint64_t length = wan_record_length(record), none = 0
     if not run.is_touched and not touch_bucket(out, bucket):
@@ -49,7 +49,7 @@ cdef bint add_to_run(shared_out *out, uint32_t bucket, const wan_record *record,
         while run.marks.used <= run.count // 64 * sizeof(uint64_t):
             if wan_buffer_add(&run.marks, &none, sizeof(none)) != WAN_OK:
                 return False
-    # The records come last: without them nothing was added.
+    # The record comes last: an event is added only if the record is.
     if (wan_buffer_reserve(&run.records, length) != WAN_OK
             or wan_buffer_add(&run.places, place, sizeof(event_place)) != WAN_OK):
         return False
@@ -64,7 +64,8 @@ cdef bint add_to_run(shared_out *out, uint32_t bucket, const wan_record *record,
 
 
 cdef bint wait_until_stable(shared_out *out, uint64_t until_us, goes_on_waiting goes_on, void *owner) noexcept nogil:
-    """Waits until all events that were applied here count. False: they do not; the detail says why."""
+    """Waits until all events that were applied at this member are replicated. False: the wait ended before; the detail
+    has the reason."""
     cdef const uint32_t *touched = <const uint32_t *>out.touched.bytes
     cdef wan_changelog *changelog = out.region.changelog
     cdef const event_run *run
@@ -119,8 +120,9 @@ cdef void drop_round(shared_out *out) noexcept nogil:
 
 @cython.no_gc_clear      # `__dealloc__` uses the region.
 cdef class EventCalls:
-    """What one session shares out of a shared region. `send_all` sends what waits for other members, `finish` waits for
-    the answers, and `abandon` gives up what was sent. What is applied here the session does itself."""
+    """The events of a shared region that a session sends to other members. `send_all` sends the waiting events,
+    `finish` waits for the answers, and `abandon` gives up the calls. The session itself applies the events of buckets
+    that this member leads."""
 
     def __cinit__(self, CompiledRegion state not None):
         self.state, self.route = state, state.route
@@ -145,7 +147,7 @@ cdef class EventCalls:
         wan_buffer_close(&self.out.failed)
 
     cdef int send_all(self, uint64_t until_us) except -1:
-        """Sends the events that wait for other members, and does not wait."""
+        """Sends the events that wait for other members, and returns without a wait."""
         self.slow.clear()
         if self.route is not None:
             self.out.limit_us = self.route.limit_us
@@ -161,9 +163,9 @@ cdef class EventCalls:
         return self.send(self.parts[:PARTS_UNDER_WAY], until_us)
 
     cdef bint finish(self, uint64_t began_us, uint64_t until_us, goes_on_waiting goes_on, void *owner) except *:
-        """Returns when all that was sent is applied and counts. `out.failed` has what failed. False: the wait was given
-        up. ConnectivityError: it took longer than `until_us`. QueueFullError, and others: a primary takes no events
-        now."""
+        """Returns when all sent events are applied and replicated. `out.failed` has the failed events. False: the wait
+        was given up. ConnectivityError: the events were not replicated by `until_us`. QueueFullError and others: a
+        primary takes no events now."""
         cdef list sent = self.parts[:PARTS_UNDER_WAY]
         while self.parts:
             try:
@@ -173,7 +175,7 @@ cdef class EventCalls:
             except BaseException:
                 if not self.is_gone():
                     raise
-            if self.is_gone():          # Nobody at this site has it any more, or it is closed here.
+            if self.is_gone():          # The site destroyed the region, or this member closed it.
                 self.fail_all(WAN_FAILED_REGION_NOT_FOUND)
                 break
             for part in sent:
@@ -187,7 +189,7 @@ cdef class EventCalls:
         return True
 
     cdef int abandon(self) except -1:
-        """Gives up the calls that are on their way. What they bring may be applied all the same."""
+        """Gives up the calls under way. Their events may be applied all the same."""
         cdef CallPart part
         for part in self.parts:
             part.let_go()
@@ -222,7 +224,7 @@ cdef class EventCalls:
         return parts
 
     cdef int send(self, list parts, uint64_t until_us) except -1:
-        """Lays out one attempt of each part, and lets them leave together."""
+        """Lays out an attempt of each part, and lets the attempts leave together."""
         cdef CallPart part
         cdef CallLine line
         cdef list lines = []
@@ -260,7 +262,7 @@ cdef class EventCalls:
         return True
 
     cdef bint serve(self, list parts, goes_on_waiting goes_on, void *owner) except *:
-        """Waits until what was done here counts."""
+        """Waits until the changes of the member's own calls are replicated. False: the wait was given up."""
         cdef bint still
         cdef CallPart part
         cdef uint64_t at = 0
@@ -280,7 +282,8 @@ cdef class EventCalls:
 
     cdef bint aim_again(self, part_, uint64_t began_us, uint64_t until_us, goes_on_waiting goes_on,
                         void *owner) except *:
-        """Waits until there is another primary of a part's bucket to ask, or the same one is to be asked again."""
+        """Waits until a part has a next primary, or until the part may go to the same primary again. False: the wait
+        was given up."""
         cdef bint still
         cdef CallPart part = part_
         cdef uint64_t deadline = wan_deadline_us, slice_us
@@ -303,18 +306,19 @@ cdef class EventCalls:
                 return False
 
     cdef bint take(self, part_) except *:
-        """Notes what became of a bucket's events. False: they are to be sent again, for the part's trouble."""
+        """Notes the result for a bucket's events. False: the events have to be sent again, for the reason in
+        `trouble`."""
         cdef CallPart part = part_
         cdef const wan_call_applied *became
         cdef const wan_call_failure *failures
         cdef const event_place *places = <const event_place *>self.out.runs[part.head.bucket].places.bytes
-        # The epoch under which it was asked for.
+        # The epoch of the attempt.
         cdef uint64_t asked = part.got.number if part.is_here else part.head.epoch
         cdef const wan_record *record
         cdef uint32_t n, number = 0
         from pywan.errors import ProtocolError, RegionNotFoundError
         if part.payload is None:
-            if part.trouble is None:        # `send` found nobody to ask.
+            if part.trouble is None:        # `send` found no primary.
                 part.trouble = "nobody", part.head.epoch, "no member is known to be its primary", b""
             return False
         try:
@@ -323,7 +327,7 @@ cdef class EventCalls:
                 if part.got.status == WAN_ANSWER_IN_DOUBT:
                     part.trouble = "in doubt", asked, NOT_STABLE, b""
                 return False
-        except RegionNotFoundError as error:        # That member ends: another one takes over.
+        except RegionNotFoundError as error:        # The member ends: another member takes over.
             part.trouble = "not primary", asked, str(error), b""
             return False
         became = <const wan_call_applied *>PyBytes_AS_STRING(part.payload)
@@ -333,7 +337,7 @@ cdef class EventCalls:
         self.out.conflicts += became.conflicts
         failures = <const wan_call_failure *>(became + 1)
         record = <const wan_record *>part.data
-        for n in range(became.failures):        # Their numbers rise.
+        for n in range(became.failures):        # The record numbers ascend.
             while number < failures[n].record:
                 record = <const wan_record *>(<const uint8_t *>record + wan_record_length(record))
                 number += 1
@@ -341,7 +345,7 @@ cdef class EventCalls:
         return True
 
     cdef int fail_all(self, uint32_t reason) except -1:
-        """All events of the calls without an answer failed for one reason."""
+        """Marks all events of the calls without an answer as failed, for the same reason."""
         cdef CallPart part
         cdef event_run *run
         cdef const wan_record *record

@@ -1,5 +1,5 @@
-# Owns the serving of calls of many rows, and of many events of other sites. Those of a call go into the bucket in
-# groups, each under one hold of its locks.
+# Owns the serving of calls with many rows, and with many events of remote sites. The changes of a call enter the bucket
+# in groups, each group under a single hold of the bucket's locks.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -19,15 +19,15 @@ from pywan._core.region.step_group cimport (
 
 
 cdef struct events_seen:
-    # The stamps of events that were looked at.
-    uint64_t now_ms             # The time, as `is_event_ahead` keeps it.
+    # The stamps of the events that were checked.
+    uint64_t now_ms             # The time, as `is_event_ahead` keeps the time.
     uint64_t highest            # The highest stamp of an event that may be applied.
-    uint8_t is_given            # A caller gave that stamp.
+    uint8_t is_given            # A caller gave the highest stamp.
 
 
 cdef class GroupCalls(BucketCalls):
-    """A session that does calls of many changes. Each method returns the answer, or NULL if there is no memory for
-    it."""
+    """A session for calls of many changes. The methods return the answer, or NULL if there is no memory for an
+    answer."""
 
     def __dealloc__(self):
         wan_buffer_close(&self.failed)
@@ -72,14 +72,14 @@ cdef class GroupCalls(BucketCalls):
                 ahead.done += 1
             for n in range(group.first, group.first + made):
                 record = next_record(record)
-                if status == WAN_SLOW:      # The callbacks have made it, and its change counts.
+                if status == WAN_SLOW:      # The callbacks made the change, and it is replicated.
                     continue
-                if group.changes[n].recalled:       # An earlier attempt of this call has made it, and those before.
+                if group.changes[n].recalled:       # An earlier attempt made the row, and the rows before.
                     applied = group.changes[n].recalled
                 else:
                     applied += group.outcomes[n] <= WAN_DESTROYED
-                # A row that changed nothing names what it saw. If the local fence changes, the rows before are lost
-                # track of.
+                # A row without effect waits for the sequence that the row saw. If the local fence changes, the result
+                # of the earlier rows is unknown.
                 if not touched:
                     local_fence = group.changes[n].local_fence
                 sequence = max(sequence, group.changes[n].sequence)
@@ -95,7 +95,8 @@ cdef class GroupCalls(BucketCalls):
         return answer if not touched or self.wait_for(region, call, local_fence, sequence, at, applied > 0) else NULL
 
     cdef wan_status change_row(self, region_core *region, change_group *group) noexcept nogil:
-        """Makes the next row of a group alone. WAN_SLOW: the callbacks are to be asked, as no attempt made it."""
+        """Makes the next row of a group alone. WAN_SLOW: the callbacks have to be asked, since no attempt made the
+        row."""
         cdef wan_change *change = &group.changes[group.first]
         cdef const origin *from_ = &group.origins[group.first]
         cdef wan_outcome *outcome = &group.outcomes[group.first]
@@ -110,8 +111,8 @@ cdef class GroupCalls(BucketCalls):
         return WAN_NO_MEMORY if status == WAN_OK and outcome[0] == WAN_OUT_OF_MEMORY else status
 
     cdef wan_answer *do_events(self, region_core *region, const wan_call *call) noexcept nogil:
-        """Applies events of other sites. One that cannot be applied fails alone. If another member has become primary,
-        all are applied there: versions tell what was applied here."""
+        """Applies events of remote sites. An event that cannot be applied fails alone. If another member has become
+        primary, all events are applied again at that member: versions detect the events that were applied before."""
         cdef const wan_record *record = <const wan_record *>(call + 1)
         cdef const uint64_t *marks = NULL
         cdef uint64_t at = self.last_answer(), applied = 0, local_fence = 0, sequence = 0
@@ -150,7 +151,7 @@ cdef class GroupCalls(BucketCalls):
                 ahead.done += 1
                 status = region_change(region, &group.changes[group.first], &group.origins[group.first], NULL,
                                        &group.outcomes[group.first])
-            if status == WAN_SLOW:          # A filter is asked. It counts afterwards.
+            if status == WAN_SLOW:          # A filter is asked; the event is replicated when the call returns.
                 answer = NULL
                 became = self.event_in_python(call, record, group.origins[group.first].possible_duplicate, &answer)
                 if became == EVENT_NOT_TAKEN:
@@ -193,13 +194,13 @@ cdef class GroupCalls(BucketCalls):
         return answer
 
     cdef bint note_failed(self, uint32_t number, uint32_t reason) noexcept nogil:
-        """Notes that an event of EVENTS failed. False: there is no memory for that."""
+        """Notes that an event of EVENTS failed. False: no memory."""
         cdef wan_call_failure failure
         failure.record, failure.reason = number, reason
         return wan_buffer_add(&self.failed, &failure, sizeof(failure)) == WAN_OK
 
     cdef wan_answer *say_applied(self, const wan_call *call, uint64_t applied, uint32_t conflicts) noexcept nogil:
-        """The answer to EVENTS that were all tried. `failed` has those that failed."""
+        """The answer to EVENTS after all events were tried. `failed` has the failed events."""
         cdef wan_answer *answer = self.answer(call, WAN_ANSWER_DONE, sizeof(wan_call_applied) + self.failed.used)
         cdef wan_call_applied *became
         if answer == NULL:
@@ -218,8 +219,8 @@ cdef const wan_record *next_record(const wan_record *record) noexcept nogil:
 
 cdef bint take_rows(region_core *region, const wan_call *call, const wan_record *record, records_ahead *ahead,
                     change_group *group) noexcept nogil:
-    """Takes the next rows of a call into a group, the first of which is `record`, up to a row of another bucket. False:
-    the first one is such a row."""
+    """Moves the next rows of a call into a group, from `record` up to the first row of another bucket. False: `record`
+    itself is a row of another bucket."""
     cdef uint32_t n = 0, count = min(ahead.count - ahead.done, <uint32_t>CHANGES_PER_HOLD)
     cdef uint64_t hash, stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), count)
     cdef wan_attempt *attempt
@@ -240,9 +241,9 @@ cdef bint take_rows(region_core *region, const wan_call *call, const wan_record 
 
 cdef bint take_events(region_core *region, const wan_call *call, const wan_record *record, const uint64_t *marks,
                       records_ahead *ahead, events_seen *seen, change_group *group) noexcept nogil:
-    """Takes the next events of a call into a group, the first of which is `record`, up to one of another bucket, or one
-    whose stamp is too far ahead: if that is the first one, the group is empty. False: the first one is of another
-    bucket."""
+    """Moves the next events of a call into a group, from `record` up to the first event of another bucket, or with a
+    stamp too far ahead. If the stamp of `record` is too far ahead, the group is empty. False: `record` belongs to
+    another bucket."""
     cdef uint32_t n = 0, at, count = min(ahead.count - ahead.done, <uint32_t>CHANGES_PER_HOLD)
     cdef uint64_t hash
     records_fetch(region, ahead)

@@ -5,45 +5,45 @@ from pywan._core.c_session cimport wan_answer, wan_call
 from pywan._core.wire.byte_stream cimport ByteStream
 
 cdef enum:
-    LINE_SLOTS = 1024       # Calls that may be on their way over one connection.
+    LINE_SLOTS = 1024       # Calls that may be under way over a connection.
 
 cdef enum:
-    # What became of a call.
-    CALL_WAITS = 0          # It is on its way.
+    # The state of a call.
+    CALL_WAITS = 0          # The call is under way.
     CALL_ANSWERED = 1
-    CALL_UNKNOWN = 2        # The connection broke: it may have been done.
-    CALL_NOT_SENT = 3       # The connection was broken, or had no room: it was not sent.
+    CALL_UNKNOWN = 2        # The connection broke: the call may have been done.
+    CALL_NOT_SENT = 3       # The connection was broken, or had no memory.
     CALL_LATE = 4           # The time is over.
     CALL_INTERRUPTED = 5    # A signal came.
 
 cdef struct call_slot:
-    # One call on its way. The line's lock guards it; the caller alone uses `answer` once it is done.
-    uint32_t word           # A futex: changes when the call is done, or when the caller is to read.
-    int state               # CALL_WAITS, CALL_ANSWERED, CALL_UNKNOWN. Its caller reads it without the lock, too.
+    # A call under way. The connection's lock guards the slot; only the caller uses `answer` of a finished call.
+    uint32_t word           # A futex: changes when the call ends, or when the caller is to read.
+    int state               # CALL_WAITS, CALL_ANSWERED, CALL_UNKNOWN. The caller also reads it unlocked.
     uint8_t is_taken
-    uint8_t is_left         # Its caller has given up: whoever reads the answer frees the slot.
+    uint8_t is_left         # The caller has given up: the reader of the answer frees the slot.
     uint8_t sleeps          # The caller sleeps on `word`, and is in the list of sleepers.
-    uint32_t use            # Counts the calls that had this slot: a part of the id.
-    uint32_t before, behind  # In the list of sleepers; the next free slot.
+    uint32_t use            # Counts the calls in the slot: a part of the id.
+    uint32_t before, behind  # In the list of sleepers; `behind` also the next free slot.
     wan_buffer answer       # The wan_answer and its payload.
 
 cdef class CallLine:
     cdef readonly object sock
     cdef ByteStream stream  # None: the owner moves the bytes.
-    cdef wan_lock lock      # Guards all below.
+    cdef wan_lock lock      # Guards all fields below.
     cdef call_slot *slots
     cdef uint32_t free_slot, first_sleeper, taken, left
-    cdef uint32_t room      # A futex: changes when a slot becomes free while somebody waits for one.
+    cdef uint32_t room      # A futex: changes when a slot becomes free for a waiting thread.
     cdef uint32_t room_waiters
-    cdef bint is_read, is_written  # A thread reads, and one writes.
+    cdef bint is_read, is_written  # A thread reads; a thread writes.
     cdef int broken         # Atomic.
     cdef uint32_t users     # Threads within a call.
     cdef wan_buffer out
-    cdef wan_buffer leaving  # The writer's alone, and so is `moved_us`: when some of it left.
+    cdef wan_buffer leaving  # The writer's alone, like `moved_us`, the time of the last progress.
     cdef uint64_t moved_us
-    cdef wan_buffer into    # The reader's alone, and so is `wanted`.
+    cdef wan_buffer into    # The reader's alone, like `wanted`.
     cdef uint64_t wanted
-    cdef uint8_t *named     # A bit for each region number that the other end was told.
+    cdef uint8_t *named     # A bit for each region number that the other end knows.
     cdef str why
     cdef bytes last_words
 

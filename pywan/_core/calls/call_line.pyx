@@ -1,5 +1,5 @@
-# Owns one connection to another member, over which many threads make calls at once. There is no thread of its own: one
-# of the callers that wait reads for all, and one of those that send writes for all.
+# Owns a multiplexed connection to another member: many threads make calls over the connection at once. The connection
+# has no thread of its own. A waiting caller reads for all callers, and a sending caller writes for all callers.
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free as free_memory
@@ -15,18 +15,18 @@ from pywan._core.wire.tls_stream cimport stream_of
 cdef enum:
     SLOT_BITS = 10
     NO_SLOT = 0xffffffff
-    SLICE_MS = 100              # A wait returns so often, for the signals of its process.
-    STUCK_US = 1000000          # A connection that takes no byte for so long is given up, if the caller's time is over.
-    ANSWER_KEPT_BYTES = 65536   # A slot keeps so many bytes of memory for its next answer.
-    LEFT_MAX = 256              # Calls whose callers have given up. With more the connection is given up.
+    SLICE_MS = 100              # A wait returns so often, so that the process can handle signals.
+    STUCK_US = 1000000          # If no byte leaves for so long, a call whose time is over ends the connection.
+    ANSWER_KEPT_BYTES = 65536   # A slot keeps so much memory for the next answer.
+    LEFT_MAX = 256              # Calls without a caller. The connection ends if there are more.
     REGION_WORDS = 65536 >> 3
 
 
 @cython.no_gc_clear
 cdef class CallLine:
-    """A connection that is open, and over which nobody has sent a call yet. `sock` is a blocking socket whose receiving
-    ends after a tenth of a second without bytes (SO_RCVTIMEO). The line closes it. None: the owner moves the bytes
-    (`data_to_send`, `receive_data`), and nobody waits on the line."""
+    """An open multiplexed connection, over which no call was sent yet. `sock` is a blocking socket whose receiving ends
+    after a tenth of a second without bytes (SO_RCVTIMEO). The CallLine closes the socket. None: the owner moves the
+    bytes (`data_to_send`, `receive_data`), and no thread waits for answers."""
 
     def __cinit__(self, sock):
         cdef int n
@@ -54,28 +54,28 @@ cdef class CallLine:
 
     @property
     def is_broken(self):
-        """Whether it takes no more calls."""
+        """Whether the connection accepts no more calls."""
         return bool(wan_flag_read(&self.broken))
 
     @property
     def reason(self):
-        """Why it is broken, in words."""
+        """Why the connection broke, in words."""
         return self.why
 
     @property
     def on_their_way(self):
-        """Calls that have no answer yet, or whose callers have not taken it."""
+        """Calls without an answer, or with an answer that the caller has not read yet."""
         return self.taken
 
     def close(self):
-        """Ends the connection. Calls on their way end as unknown. Any thread may call this."""
+        """Ends the connection. Calls under way end as unknown. All threads may call `close`."""
         with nogil:
             self.break_off(b"it was closed on this side")
         if self.users == 0 and self.sock is not None:
             self.sock.close()
 
     def data_to_send(self):
-        """Returns the bytes that are to leave, of a line without a socket."""
+        """Returns the bytes to send, for a connection without a socket."""
         found = b""
         if self.out.start < self.out.used:
             found = (<const uint8_t *>self.out.bytes)[self.out.start:self.out.used]
@@ -84,7 +84,7 @@ cdef class CallLine:
         return found
 
     def receive_data(self, const uint8_t[::1] data):
-        """Takes bytes that came to a line without a socket. They may break it."""
+        """Adopts bytes that arrived for a connection without a socket. Wrong bytes break the connection."""
         cdef size_t length = data.shape[0]
         if length and buffer_reserve(&self.into, length):
             memcpy(self.into.bytes + self.into.used, &data[0], length)
@@ -93,7 +93,7 @@ cdef class CallLine:
                 self.take_answers()
 
     cdef bint enter(self):
-        """Begins a call. False: the line is broken."""
+        """Begins a call. False: the connection is broken."""
         if wan_flag_read(&self.broken):
             return False
         self.users += 1
@@ -108,7 +108,7 @@ cdef class CallLine:
     # The calls. Their callers have entered.
 
     cdef call_slot *take_slot(self, uint64_t until_us) noexcept nogil:
-        """A slot for one call. NULL: the line broke, or there was none in time."""
+        """A slot for a call. NULL: the connection broke, or no slot became free in time."""
         cdef call_slot *slot
         cdef uint32_t seen
         cdef uint64_t now
@@ -138,8 +138,8 @@ cdef class CallLine:
 
     cdef int submit(self, call_slot *slot, wan_call *head, const void *first, uint64_t first_length,
                     const void *second, uint64_t second_length) noexcept nogil:
-        """Lays out a call, whose payload has two parts. It leaves with `flush`. CALL_WAITS, or CALL_NOT_SENT: the line
-        is broken, or there is no memory."""
+        """Lays out a call with a payload of two parts. The call leaves with `flush`. CALL_WAITS, or CALL_NOT_SENT: the
+        connection is broken, or memory is short."""
         cdef uint64_t length = first_length + second_length, whole = sizeof(wan_call) + wan_align8(length)
         cdef uint8_t *to
         cdef wan_region_name *name
@@ -171,11 +171,11 @@ cdef class CallLine:
         return state
 
     cdef void name_region(self, uint16_t number, const char *name, uint32_t length) noexcept nogil:
-        """Lays out the name of a region, once. Under the lock."""
+        """Lays out the name of a region, once. The caller holds the lock."""
         cdef wan_call *call
         cdef uint64_t whole = sizeof(wan_call) + wan_align8(length)
         if not buffer_reserve(&self.out, whole):
-            return          # The next call names it again; this one is refused in words.
+            return          # The next call names the region again; the present call is refused in words.
         call = <wan_call *>(self.out.bytes + self.out.used)
         memset(call, 0, whole)
         call.magic, call.kind, call.length, call.region = WAN_CALL_MAGIC, WAN_CALL_REGION, length, number
@@ -185,8 +185,9 @@ cdef class CallLine:
         self.named[number >> 3] |= <uint8_t>(1 << (number & 7))
 
     cdef void flush(self, uint64_t until_us) noexcept nogil:
-        """Sends what is laid out, unless another thread is sending: that one then takes it along. It returns when the
-        other end takes nothing for a while. So who waits for an answer calls this again and again."""
+        """Sends the bytes in `out`, unless another thread is sending: then that thread sends these bytes too. Returns
+        also if the other end accepts nothing for a while. So a thread that waits for an answer calls `flush` again and
+        again."""
         cdef wan_buffer full
         cdef bint goes_on = True
         wan_lock_take(&self.lock)
@@ -210,7 +211,7 @@ cdef class CallLine:
         wan_lock_release(&self.lock)
 
     cdef bint write_leaving(self, uint64_t until_us) noexcept nogil:
-        """Sends what is leaving. False: the other end took nothing for a while, or the line broke."""
+        """Sends the bytes in `leaving`. False: the other end accepted nothing for a while, or the connection broke."""
         cdef uint64_t before
         cdef bint reads
         cdef int state, ready
@@ -223,7 +224,7 @@ cdef class CallLine:
                 if wan_monotonic_us() > max(until_us, self.moved_us + STUCK_US):
                     self.break_off(b"it took nothing for too long")
                     return False
-                # The other end may wait until somebody reads its answers.
+                # The other end may wait for a reader of its answers.
                 reads = self.try_to_read()
                 ready = self.stream.wait(reads, True, -1, wan_monotonic_us() + SLICE_MS * 1000)
                 if reads:
@@ -239,8 +240,8 @@ cdef class CallLine:
         return not wan_flag_read(&self.broken)
 
     cdef int wait(self, call_slot *slot, uint64_t until_us) noexcept nogil:
-        """Waits for the answer. CALL_ANSWERED, CALL_UNKNOWN, CALL_LATE, or CALL_INTERRUPTED: there may be a signal for
-        this thread; wait again."""
+        """Waits for the answer. CALL_ANSWERED, CALL_UNKNOWN, CALL_LATE, or CALL_INTERRUPTED: the thread may have a
+        signal; wait again."""
         cdef int state = CALL_WAITS
         cdef uint32_t seen
         cdef uint64_t now
@@ -259,7 +260,7 @@ cdef class CallLine:
                     if not self.read_once(True):
                         state = CALL_INTERRUPTED
                         break
-                    # Answers to others may come all the time.
+                    # Answers to other callers may arrive all the time.
                     if wan_flag_read(&slot.state) != CALL_WAITS or wan_monotonic_us() >= until_us:
                         break
                 wan_lock_take(&self.lock)
@@ -279,7 +280,7 @@ cdef class CallLine:
         return state
 
     cdef void free(self, call_slot *slot) noexcept nogil:
-        """Gives the slot of a call back. Without an answer the slot is left to whoever reads it."""
+        """Returns the slot of a call. A slot without an answer remains for the reader of the answer."""
         cdef bint too_many = False
         wan_lock_take(&self.lock)
         if slot.state == CALL_WAITS and not self.broken:
@@ -292,7 +293,7 @@ cdef class CallLine:
         if too_many:
             self.break_off(b"too many calls had no answer in time")
 
-    # Under the lock.
+    # The caller holds the lock.
 
     cdef void put_back(self, call_slot *slot) noexcept nogil:
         self.left -= slot.is_left
@@ -305,7 +306,7 @@ cdef class CallLine:
             wan_signal_change(&self.room)
 
     cdef void add_sleeper(self, call_slot *slot) noexcept nogil:
-        """Puts the slot into the list of those whose callers sleep."""
+        """Puts the slot into the list of slots with sleeping callers."""
         cdef uint32_t number = <uint32_t>(slot - self.slots)
         slot.before, slot.behind, slot.sleeps = NO_SLOT, self.first_sleeper, 1
         if self.first_sleeper != NO_SLOT:
@@ -313,7 +314,7 @@ cdef class CallLine:
         self.first_sleeper = number
 
     cdef void remove_sleeper(self, call_slot *slot) noexcept nogil:
-        """Takes the slot out of that list. Its caller wakes up, or is awake."""
+        """Removes the slot from the list of sleepers. The caller wakes up, or is awake."""
         if slot.before != NO_SLOT:
             self.slots[slot.before].behind = slot.behind
         else:
@@ -323,7 +324,7 @@ cdef class CallLine:
         slot.sleeps = 0
 
     cdef void release_and_hand_on(self) noexcept nogil:
-        """Releases the lock. If nobody reads, a caller that sleeps is woken to do it."""
+        """Releases the lock. If no thread reads, a sleeping caller is woken to read."""
         cdef call_slot *next_reader = NULL
         if not self.is_read and self.first_sleeper != NO_SLOT and not self.broken:
             next_reader = &self.slots[self.first_sleeper]
@@ -332,7 +333,7 @@ cdef class CallLine:
         if next_reader != NULL:
             wan_signal_change(&next_reader.word)
 
-    # Reading. One thread at a time.
+    # Reading. A single thread at a time.
 
     cdef bint try_to_read(self) noexcept nogil:
         cdef bint taken
@@ -348,7 +349,7 @@ cdef class CallLine:
         self.release_and_hand_on()
 
     cdef bint read_once(self, bint waits) noexcept nogil:
-        """Takes bytes that come, and gives each answer to its caller. False: none came in a while, or a signal came."""
+        """Reads bytes, and delivers each answer to the caller. False: no bytes came for a while, or a signal came."""
         cdef int state
         if waits:
             state = self.stream.await_read(&self.into, self.wanted)
@@ -385,7 +386,7 @@ cdef class CallLine:
                 buffer_trim(&self.into)
 
     cdef bint deliver(self, const wan_answer *answer, uint64_t length) noexcept nogil:
-        """Gives an answer to its caller. False: the line is broken."""
+        """Delivers an answer to the caller. False: the connection is broken."""
         cdef call_slot *slot = &self.slots[answer.id & (LINE_SLOTS - 1)]
         cdef bint wakes = False, is_ours, has_memory = True
         if answer.id == 0:
@@ -416,7 +417,7 @@ cdef class CallLine:
         return is_ours and has_memory
 
     cdef void break_off(self, const char *why) noexcept nogil:
-        """Ends the connection. All calls on their way end as unknown."""
+        """Ends the connection. All calls under way end as unknown."""
         cdef call_slot *slot
         cdef int n
         cdef bint is_first
@@ -449,7 +450,7 @@ cdef class CallLine:
         if self.sock is None:
             return 0
         try:
-            self.sock.shutdown(2)       # Both directions: the thread that reads wakes up.
+            self.sock.shutdown(2)       # Both directions: the reading thread wakes up.
         except OSError:
             pass                        # The connection is gone already.
         return 0

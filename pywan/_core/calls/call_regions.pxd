@@ -7,9 +7,9 @@ from pywan._core.region.region_state cimport region_core
 
 cdef class CallRegions(PendingCalls):
     cdef object find_region
-    cdef dict names, states         # By number: the names that the caller told, and the CompiledRegion of that name.
-    cdef wan_pages regions          # region_core *, by number. NULL: it was not looked up, or is not there.
-    cdef list former                # States of regions that are gone, and that shelved calls may name.
+    cdef dict names, states         # By number: the client's names, and the CompiledRegion of the name.
+    cdef wan_pages regions          # region_core *, by number. NULL: not looked up, or not at this member.
+    cdef list former                # States of closed regions that pending calls may name.
 
     cdef region_core *known(self, uint16_t number) noexcept nogil
     cdef int set_known(self, uint16_t number, region_core *region) except -1

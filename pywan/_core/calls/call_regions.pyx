@@ -1,5 +1,5 @@
-# Owns the regions that a caller has named: what each of its numbers means, which region of this member that is, and
-# what the caller is told where there is none, or where another member is primary.
+# Owns the regions that a client has named: the name behind each number, this member's region of the name, and the
+# answer if the member has no such region, or is not primary.
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint64_t
 from libc.string cimport memcpy
@@ -20,11 +20,12 @@ cdef class CallRegions(PendingCalls):
 
     def __dealloc__(self):
         with nogil:
-            self.drop_pending()     # While `states` and `former` keep the change logs that they wait in.
+            self.drop_pending()     # While `states` and `former` keep the change logs with the pending calls alive.
         wan_pages_close(&self.regions)
 
     cdef region_core *known(self, uint16_t number) noexcept nogil:
-        """The region with the caller's number, as it was looked up last. NULL: it was not, or was not there."""
+        """The region with the client's number, as of the last look-up. NULL: no look-up was made, or found no
+        region."""
         cdef region_core **found = <region_core **>wan_pages_find(&self.regions, number)
         return NULL if found == NULL else found[0]
 
@@ -50,7 +51,8 @@ cdef class CallRegions(PendingCalls):
         return True
 
     cdef region_core *region_of(self, uint16_t number) noexcept nogil:
-        """The region with the caller's number. NULL: it is not there, or nobody named it."""
+        """The region with the client's number. NULL: this member has no such region, or the client did not name the
+        region."""
         cdef region_core *region = self.known(number)
         if region == NULL or wan_flag_read(&region.closed):
             with gil:
@@ -58,7 +60,7 @@ cdef class CallRegions(PendingCalls):
         return self.known(number)
 
     cdef int look_up(self, uint16_t number) except? -1:
-        """Looks for the region of that name: it may have been created since."""
+        """Looks for the region of the name: the region may have been created since the last look-up."""
         cdef RegionCalls core
         cdef CompiledRegion state
         if self.known(number) != NULL:
@@ -69,7 +71,7 @@ cdef class CallRegions(PendingCalls):
         elif self.former and not self.pending:
             self.former.clear()
         try:
-            # A session for this member's own calls finds none.
+            # A session for the member's own calls has no `find_region`.
             core = self.find_region(self.names[number]) if self.find_region and number in self.names else None
             if core is not None and not core.state.region.closed:
                 state = self.states[number] = core.state
@@ -89,8 +91,8 @@ cdef class CallRegions(PendingCalls):
         return RegionNotFoundError(f"region {self.names[number]!r} is not at this member, or is not open yet")
 
     cdef wan_answer *say_not_primary(self, const wan_call *call, region_core *region) noexcept nogil:
-        """The answer to a call of which nothing was done, because this member is not primary. It says who is, if that
-        may be news for the caller."""
+        """The answer to a call that was not done, because this member is not primary. The answer names the primary, if
+        the name may be news for the client."""
         cdef wan_answer *answer
         cdef const char *words = NULL
         cdef uint64_t length = 0
@@ -108,7 +110,7 @@ cdef class CallRegions(PendingCalls):
         return answer
 
     cdef bytes known_primary(self, const wan_call *call):
-        """Returns who is primary of the call's bucket, as the route encodes it. Empty: it is no news for the caller."""
+        """Returns the primary of the call's bucket, as the route encodes a primary. Empty: no news for the client."""
         cdef CompiledRegion state = self.states[call.region]
         try:
             return b"" if state.route is None else state.route.tell_primary(call.bucket, call.epoch)
