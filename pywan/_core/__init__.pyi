@@ -914,7 +914,7 @@ class ReplReceiver:
         """Returns the news since the last call."""
 
 class CallSession(Session):
-    """The calls of one connection."""
+    """The calls of a connection."""
 
     def __new__(
         cls,
@@ -929,13 +929,13 @@ class CallSession(Session):
     def served(self) -> int: ...
     @property
     def pending(self) -> int:
-        """How many calls wait until their changes or reads count."""
+        """The number of pending calls."""
     @property
     def rounds(self) -> int: ...
     def run(self, sock: Any) -> str:
         """Serves a connected socket."""
     def stop(self) -> None:
-        """Makes `run` return after the call that it is doing."""
+        """Makes `run` return after the present call."""
 
 class CallLine:
     """An open multiplexed connection, over which no call was sent yet."""
@@ -979,37 +979,38 @@ def member_of_caller(caller: int) -> int:
     """The number of the incarnation that drew this caller."""
 
 class CallRoute:
-    """What a region asks of other members."""
+    """The calls of a region to other members."""
 
     def __new__(cls, core: RegionCore, *args: Any, timeout_s: float = 10.0, **kwargs: Any) -> Self: ...
     @property
     def limit_us(self) -> int: ...
     def set_limit(self, timeout_s: float) -> None:
-        """Calls are given up after so many seconds from now on, those that are under way too."""
+        """Sets the time limit of calls in seconds, from now on, also of the calls under way."""
     def deadline(self, began_us: int) -> int:
-        """Until when a call may take that this thread began then, in microseconds of the monotonic clock."""
+        """The deadline of a call that began at `began_us` in the present thread, in microseconds of the monotonic
+        clock."""
     @property
     def targets(self) -> list[tuple[CallLine, int] | None]: ...
     slots: CallSlots
     @property
     def is_gone(self) -> bool:
-        """Whether the region was destroyed at this member, or its cache closed."""
+        """Whether the region was destroyed at this member, or the region's cache was closed."""
     @property
     def bucket_count(self) -> int: ...
     def why_full(self) -> str:
-        """Says in words what fills the member's budget, what that waits for, and what helps."""
+        """Describes what fills the member's budget, the cause of the wait, and a remedy."""
     def aim(
         self, bucket: int, began_us: int, trouble: tuple[str, int, str, bytes] | None, in_doubt: bool, key: Any
     ) -> tuple[CallLine, int] | None:
-        """(CallLine, epoch word) for a call about a bucket."""
+        """Returns (CallLine, epoch word) for a call about a bucket."""
     def tell_primary(self, bucket: int, epoch: int) -> bytes:
-        """Returns who is primary of a bucket, as bytes for a caller that knows the epoch word `epoch`."""
+        """Returns the primary of a bucket, as bytes for a client that knows the epoch word `epoch`."""
     def aim_now(self, bucket: int, until_us: int, slow: set[Any]) -> tuple[CallLine, int] | Literal[False] | None:
         """As `aim` for a first attempt, without a long wait."""
     def failure(self, words: bytes, in_doubt: bool) -> Exception:
         """The error for a call that the primary answered with these words."""
     def read(self, key: Any, began_us: int = 0) -> tuple[bool, int, bytes | None] | None:
-        """(whether the key is there, form of its value, bytes of its value or None)."""
+        """Returns (whether the key exists, form of the value, bytes of the value or None)."""
     def change(
         self,
         operation: int,
@@ -1023,14 +1024,13 @@ class CallRoute:
         since: int = 0,
         identity: tuple[int, int, int] | None = None,
     ) -> str | int | None:
-        """Makes one change at the primary of the key."""
+        """Makes a change at the primary of the key."""
     def ask(self, what: str, places: list[tuple[int, int]], began_us: int = 0) -> list[Any]:
-        """Asks the primaries of buckets, all at once; this member too."""
+        """Asks the primaries of buckets, all at once, this member included."""
     def too_few(self, bucket: int, made: int, wanted: int, key: Any) -> Exception:
-        """The error for a change that counts, and that `made` in-sync replicas had then, where `wanted` are asked
-        for."""
+        """The error for a change that is replicated, but to only `made` in-sync replicas when `wanted` are required."""
     def clear_buckets(self) -> list[Any]:
-        """Clears all buckets, each one at its primary, as one call."""
+        """Clears all buckets at their primaries, as a single call."""
 
 class ReplicaRead:
     """A read of a key at this member's own replica, for drivers without threads. If it has not `begun`, or if it ends
@@ -1053,7 +1053,7 @@ class ReplicaRead:
         seen does not count yet."""
 
 class CallSteps:
-    """One read (`operation` is None) or change of a route, whose owner makes the attempts: for drivers without
+    """A read (`operation` is None) or a change through a route, whose owner makes the attempts: for drivers without
     threads."""
 
     def __new__(
@@ -1074,7 +1074,7 @@ class CallSteps:
     def began_us(self) -> int: ...
     @property
     def until_us(self) -> int:
-        """When the call is given up."""
+        """The deadline of the call."""
     @property
     def bucket(self) -> int: ...
     @property
@@ -1088,12 +1088,12 @@ class CallSteps:
     def found(self) -> Any:
         """The value that a conditional change found, as an object."""
     def send(self, line: CallLine, epoch: int, left_us: int) -> bool:
-        """Lays out the next attempt on a line."""
+        """Lays out the next attempt on a connection."""
     def take(self) -> bool | None:
         """Looks for the answer."""
 
 class RowCalls:
-    """The rows of one bulk call."""
+    """The rows of a bulk call."""
 
     def __new__(cls, route: CallRoute) -> Self: ...
     @property
@@ -1105,7 +1105,7 @@ class RowCalls:
     @property
     def error(self) -> Any: ...
     def add(self, row: int, operation: int, key: Any, value: Any = None, callback_argument: Any = None) -> None:
-        """Adds one row, and sends what has come together before if that is much."""
+        """Adds a row."""
     def add_columns(
         self,
         keys: Column,
@@ -1114,9 +1114,9 @@ class RowCalls:
         timestamps: Any = None,
         row: int = 0,
     ) -> None:
-        """Adds the rows of columns from `row` on, and sends them."""
+        """Adds the rows of columns from `row` on, and sends the rows."""
     def send(self) -> None:
-        """Makes all rows that wait, at the primaries of their buckets."""
+        """Makes all waiting rows at the primaries of their buckets."""
 
 class AsyncEvent:
     """An event that an asynchronous event queue hands to its listener."""
@@ -1510,10 +1510,10 @@ class ClockRepair:
         """Ends the repair of a queue in which nothing is ahead any more."""
 
 def call_for_listeners() -> None:
-    """The calls of this thread are those of listeners from now on, as if it served a call."""
+    """Marks the calls of the thread as calls of listeners from now on, as if the thread served a call."""
 
 def call_depth() -> int:
-    """How many calls this thread is serving, one within the other."""
+    """The number of nested calls that the thread is serving."""
 
 def unpack_items(payload: bytes) -> list[tuple[Any, bool, int | None, bytes | None]]:
-    """The items in the answer to a scan: a list of (key, whether it has a value, its form, its bytes)."""
+    """The items in the answer to a scan: a list of (key, whether the key has a value, form, bytes of the value)."""

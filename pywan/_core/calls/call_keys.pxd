@@ -1,4 +1,4 @@
-# The interface of call_keys.pyx, and how a change is made of what a call asks for.
+# The interface of call_keys.pyx, and the making of changes from calls.
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
@@ -18,7 +18,7 @@ cdef class KeyCalls(CallCallbacks):
 
 
 cdef inline void attempt_of(const wan_call *call, wan_attempt *attempt) noexcept nogil:
-    """Says which call asks for a change."""
+    """Records the identity of the call that asks for a change."""
     memset(attempt, 0, sizeof(wan_attempt))
     attempt.call.caller, attempt.call.slot, attempt.call.number = call.caller, call.slot, call.number
     attempt.since = call.since if call.flags & WAN_CALL_REPEAT else 0
@@ -26,7 +26,7 @@ cdef inline void attempt_of(const wan_call *call, wan_attempt *attempt) noexcept
 
 cdef inline void prepare(region_core *region, const wan_record *record, uint64_t hash, uint64_t stamp,
                          wan_change *change, origin *from_) noexcept nogil:
-    """What a record asks for, as a change that is made here. Its event has the identity that its caller gave it."""
+    """Makes a change of this site from a record. The event of the change keeps the identity from the client."""
     change_from_record(change, record, hash)
     change.local = 1
     change.flags = 0

@@ -1,4 +1,4 @@
-# Owns the serving of calls about one key: its read, and its change, which may have a condition.
+# Owns the serving of calls about a single key: the read, and the change, with or without a condition.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -12,7 +12,8 @@ from pywan._core.region.region_state cimport condition, origin, region_core
 
 
 cdef class KeyCalls(CallCallbacks):
-    """A session that does calls about one key. Each method returns the answer, or NULL if there is no memory for it."""
+    """A session for calls about a single key. The methods return the answer, or NULL if there is no memory for an
+    answer."""
 
     def __dealloc__(self):
         wan_buffer_close(&self.found)
@@ -100,7 +101,7 @@ cdef class KeyCalls(CallCallbacks):
             if self.found.used:
                 memcpy(answer + 1, self.found.bytes, self.found.used)
             wan_buffer_trim(&self.found, WAN_BUFFER_KEPT_BYTES)
-        # A change that did nothing has seen what the key has, as a read does.
+        # A change without effect has seen the value of the key, as a read does.
         if not self.wait_for(region, call, change.local_fence, change.sequence, at, outcome <= WAN_DESTROYED):
             return NULL
         return answer

@@ -4,13 +4,13 @@ from pywan._core.c_session cimport *
 from pywan._core.calls.call_regions cimport CallRegions
 
 cdef class CallRoom(CallRegions):
-    cdef readonly uint32_t depth    # Of the connection: calls that callbacks of such calls make go one deeper.
+    cdef readonly uint32_t depth    # Of the connection: calls from callbacks use the next depth.
     cdef bint has_more              # Whole calls wait in `into`.
-    # Since when the session has read nothing: for want of a place or of memory, or because of a learner. What it reads
-    # next may have come at any time since. 0: it has read all that lay there.
+    # The time since which the session has read nothing, because places or memory were short, or because of a learner.
+    # The next bytes may have arrived at any time since. 0: the session has read all bytes of the socket.
     cdef uint64_t stopped_us
-    cdef uint64_t came_us           # When the calls in `into` came, or earlier.
-    # The next call waits for a learner, or for listeners, until then, and has waited since then. 0: it does not.
+    cdef uint64_t came_us           # When the calls in `into` arrived, or earlier.
+    # The next call waits until then, and since then, for a learner or for listeners. 0: the call does not wait.
     cdef uint64_t held_back_until_us, held_back_since_us
 
     cdef void note_came(self) noexcept nogil

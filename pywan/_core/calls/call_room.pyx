@@ -1,6 +1,6 @@
-# Owns the decision whether a session takes the next call, or lets it wait: for a place among the calls that wait, for
-# memory of the member or of a region's listeners, for a learner that does not keep up. It knows since when the session
-# has read nothing, and so which calls are late.
+# Owns the decision whether a session takes the next call, or lets the call wait: for a place among the pending calls,
+# for memory of the member or of a region's listeners, or for a learner that does not keep up. The session knows the
+# time since which nothing was read, and thus the late calls.
 from libc.stdint cimport uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_replication cimport *
@@ -10,8 +10,8 @@ from pywan._core.region.put cimport region_is_full, region_relieve
 from pywan._core.region.region_state cimport region_core
 
 cdef enum:
-    FULL_LOOK_US = 2000         # So often the session looks whether the member's budget has room again.
-    # A change that a learner holds back is looked at again after so long, and is done after so long in any case.
+    FULL_LOOK_US = 2000         # The session checks so often whether the member's budget has room again.
+    # A change that waits for a learner is checked again after so long, and is done after LEARNER_WAIT_US in any case.
     LEARNER_LOOK_US = 1000
     LEARNER_WAIT_US = 1000000
 
@@ -20,24 +20,24 @@ cdef class CallRoom(CallRegions):
     """A session that may take no calls for a while."""
 
     cdef void note_came(self) noexcept nogil:
-        """Notes when the calls in `into` came: more of them was just read."""
+        """Notes the arrival of the calls in `into`, after a read of more bytes."""
         self.came_us = self.stopped_us if self.stopped_us else self.last_received_us
-        if self.driver is None or self.driver.took_all:     # That is all that lay there.
+        if self.driver is None or self.driver.took_all:     # All bytes were read.
             self.stopped_us = 0
 
     cdef void received_nothing(self) noexcept nogil:
         self.stopped_us = 0         # The socket is empty, so the next bytes come later than now.
 
     cdef void note_stopped(self) noexcept nogil:
-        """Notes since when the session reads nothing, after a look at the calls in `into`."""
+        """Notes the time since which the session reads nothing, after the calls in `into` were examined."""
         if self.reads_nothing and self.stopped_us == 0:
             self.stopped_us = self.now_us
 
     cdef uint64_t room_due_us(self, uint64_t now_us) noexcept nogil:
-        """When calls that were not taken are to be looked at again."""
+        """The time of the next attempt to take waiting calls."""
         cdef uint64_t due = NEVER
-        # The calls may wait for memory. Whether they still do is not asked: the budget may have got room since the
-        # step looked, and nobody else wakes the session for that.
+        # The calls may wait for memory. The code does not check whether the calls still wait: the budget may have got
+        # room after the step's check, and no other thread wakes the session then.
         if self.has_more and self.has_place():
             due = now_us + FULL_LOOK_US
         if self.has_more and self.held_back_until_us > now_us:
@@ -48,8 +48,8 @@ cdef class CallRoom(CallRegions):
         return not self.has_place() or self.waits_for_memory() or self.held_back_until_us > self.now_us
 
     cdef bint is_held_back(self, const wan_call *call) noexcept nogil:
-        """Whether the call has to wait a moment: its region's listeners have too much to hear, or a learner of its
-        bucket does not keep up. No call is late because of a learner."""
+        """Whether the call has to wait a moment: the region's listeners have too many pending notifications, or a
+        learner of the bucket does not keep up. No call becomes late because of a learner."""
         cdef region_core *region = self.known(call.region)
         cdef bint waits = self.waits_for_room(call)
         if not waits and self.depth == 0 and wan_call_writes(call.kind) and has_changelog(region, call):
@@ -66,11 +66,11 @@ cdef class CallRoom(CallRegions):
         return True
 
     cdef bint is_late(self, const wan_call *call) noexcept nogil:
-        """Whether the caller gives the call up soon."""
+        """Whether the client will soon give up the call."""
         return self.now_us >= self.came_us + wan_call_work_us(call)
 
     cdef bint waits_for_room(self, const wan_call *call) noexcept nogil:
-        """Whether the call waits for memory: of the member, or of its region's listeners."""
+        """Whether the call waits for memory of the member, or of the region's listeners."""
         cdef region_core *region = self.known(call.region)
         if call.kind == WAN_CALL_REGION:
             return False
@@ -84,8 +84,9 @@ cdef class CallRoom(CallRegions):
         return region_is_full(region)
 
     cdef bint may_begin(self) noexcept nogil:
-        """Whether the next call is looked at though the member's budget is full: it needs no memory, its time is over,
-        or it has not come as a whole. A session always has the next call, so that it knows until when it waits."""
+        """Whether the session examines the next call although the member's budget is full: the call needs no memory, is
+        late, or has not arrived as a whole. So a session always has the next call, and knows until when the call
+        waits."""
         cdef const wan_call *call = <const wan_call *>(self.into.bytes + self.into.start)
         cdef uint64_t length = 0
         if not self.waits_for_memory() or not self.has_place():
@@ -95,7 +96,7 @@ cdef class CallRoom(CallRegions):
         return call.kind == WAN_CALL_REGION or self.is_late(call)
 
     cdef bint say_full(self, const wan_call *call) noexcept nogil:
-        """Lays out the answer to a call that has waited for memory for all of its time. False: there is no memory."""
+        """Lays out the answer to a call whose whole time passed in the wait for memory. False: no memory."""
         self.served += 1
         if self.region_of(call.region) == NULL:
             return self.no_region(call)
@@ -109,12 +110,12 @@ cdef class CallRoom(CallRegions):
                               f" not made: {state.why_full()}; nothing was changed")
 
     cdef bint waits_for_memory(self) noexcept nogil:
-        """Whether the member's budget is full, and no call is taken for that. Calls that callbacks make are taken all
-        the same: a listener that has to wait would keep what it is to be told, which is a part of the budget."""
+        """Whether the member's budget is full, so that no call is taken. Calls from callbacks are taken all the same: a
+        waiting listener would keep its pending notifications, and they are a part of the budget."""
         return self.depth == 0 and wan_budget_is_full(self.budget)
 
 
 cdef bint has_changelog(const region_core *region, const wan_call *call) noexcept nogil:
-    """Whether several members share the region here, and it has the call's bucket."""
+    """Whether several members share the region, and the region has the call's bucket."""
     return (region != NULL and not wan_flag_read(&region.closed) and region.changelog != NULL
             and call.bucket < region.changelog.bucket_count)

@@ -8,12 +8,12 @@ from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region_changes cimport Condition
 
-cdef str NOT_STABLE, MOVED          # Words for attempts that have to be made again.
+cdef str NOT_STABLE, MOVED          # Reasons for a further attempt.
 
 cdef class CallRoute:
     cdef CompiledRegion state
-    cdef readonly uint64_t limit_us     # A call is given up after so long. `set_limit` changes it.
-    cdef readonly list targets          # By bucket: (CallLine, epoch word) that a call may take at once; or None.
+    cdef readonly uint64_t limit_us     # The time limit of a call. `set_limit` changes the limit.
+    cdef readonly list targets          # By bucket: (CallLine, epoch word) for immediate use; or None.
     cdef public CallSlots slots         # Gives the calls their identities. A subclass sets it.
 
     cdef object change_as(self, const wan_call_identity *call, int operation, key, value, callback_argument, event_id,
@@ -38,19 +38,19 @@ cdef class CallRoute:
 
 cdef class CallPart:
     cdef wan_call head
-    cdef const void *data               # The payload, which the owner of the part keeps.
+    cdef const void *data               # The payload, kept by the owner of the part.
     cdef uint64_t length
-    cdef CallLine line                  # While it is on its way.
+    cdef CallLine line                  # While the part is under way.
     cdef call_slot *slot
     cdef int state
-    # The epoch that was known at the first attempt that may have made the change. 0: none may have.
+    # The epoch that was known at the first attempt that may have made the change. 0: no attempt may have.
     cdef uint64_t since
-    cdef bint is_here                   # This member is primary itself.
-    cdef uint64_t answer_at             # Then: where its answer begins, for `OwnCalls.answer_here`.
-    cdef object trouble                 # What became of the first attempt, as `aim` wants it.
+    cdef bint is_here                   # This member itself is primary.
+    cdef uint64_t answer_at             # Then: the start of the answer, for `OwnCalls.answer_here`.
+    cdef object trouble                 # The result of the first attempt, as `aim` expects.
     cdef wan_answer got
-    cdef bytes payload                  # Of the answer. None: there is none yet.
-    cdef object error                   # Why there is no answer.
+    cdef bytes payload                  # The payload of the answer. None: no answer yet.
+    cdef object error                   # The reason for a missing answer.
 
     cdef int take(self, const wan_answer *answer) except -1
     cdef bint wait(self, uint64_t until_us) except *
@@ -59,20 +59,20 @@ cdef class CallPart:
 cdef class CallSteps:
     cdef readonly CallRoute route
     cdef wan_call head
-    cdef bytes packed                   # The payload, but for the value that a condition expects.
+    cdef bytes packed                   # The payload, except the value that a condition expects.
     cdef Condition condition_
     cdef object key                     # For errors.
     cdef readonly bint is_read
     cdef readonly uint64_t began_us
-    # The epoch that was known at the first attempt that may have made the change; 0: none may have. `before`: the same
-    # without the last attempt.
+    # The epoch that was known at the first attempt that may have made the change; 0: no attempt may have. `before`: the
+    # same without the last attempt.
     cdef uint64_t since, before
-    cdef wan_call_identity call         # Of a change that has not ended. `caller` is 0: it has.
-    cdef CallLine line                  # Of the attempt that is on its way.
+    cdef wan_call_identity call         # A change under way. `caller` is 0: the change has ended.
+    cdef CallLine line                  # The connection of the attempt under way.
     cdef call_slot *slot
     cdef wan_answer got
-    cdef readonly object trouble        # What became of the last attempt, as `aim` wants it.
-    # Of a call that has ended: what `read` and `change` return.
+    cdef readonly object trouble        # The result of the last attempt, as `aim` expects.
+    # The result of `read` or `change`, after the call has ended.
     cdef readonly object result
 
     cdef int let_go(self) except -1

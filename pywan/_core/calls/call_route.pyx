@@ -1,5 +1,5 @@
-# Owns the calls that a region makes about keys whose primary is another member: what leaves, and what an answer means.
-# Where a call goes, and how long to wait before it goes again, is decided in Python (pywan.calls).
+# Owns the calls of a region about keys whose primary is another member: the bytes of a call, and the meaning of an
+# answer. Python code (pywan.calls) chooses the target of a call, and the wait before the next attempt.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -21,44 +21,46 @@ from pywan._core.region.region_changes cimport Condition, RegionCalls
 from pywan._core.values.tagged cimport show
 
 cdef enum:
-    SHARDS_MAX = 1 << 20    # Of a bucket. A scan asks for a later shard each time, so it ends.
-    PARTS_UNDER_WAY = 128   # Parts of one call that are on their way at the same time.
+    SHARDS_MAX = 1 << 20    # The most shards of a bucket. A scan asks for a later shard each time, so the scan ends.
+    PARTS_UNDER_WAY = 128   # Parts of a call that are under way at the same time.
 
-# Of a bucket, in any answer that is believed. So the sum of all buckets is a length, as Python has them.
+# The most entries of a bucket in any accepted answer. So the sum of all buckets is a valid length in Python.
 cdef uint64_t ENTRIES_MAX = <uint64_t>1 << 40
 
 
 @cython.auto_pickle(False)
 cdef class CallRoute:
-    """What a region asks of other members. A subclass has `aim`, which says where the primary of a bucket is."""
+    """The calls of a region to other members. A subclass has `aim`, the search for the primary of a bucket."""
     def __cinit__(self, RegionCalls core not None, *args, double timeout_s=10.0, **kwargs):
         self.state = core.state
         self.limit_us = <uint64_t>(timeout_s * 1e6)
         self.targets = [None] * self.state.region.table.bucket_count
 
     def set_limit(self, double timeout_s):
-        """Calls are given up after so many seconds from now on, those that are under way too."""
+        """Sets the time limit of calls in seconds, from now on, also of the calls under way."""
         self.limit_us = <uint64_t>(timeout_s * 1e6)
 
     def deadline(self, uint64_t began_us):
-        """Until when a call may take that this thread began then, in microseconds of the monotonic clock."""
+        """The deadline of a call that began at `began_us` in the present thread, in microseconds of the monotonic
+        clock."""
         return wan_deadline_of(began_us, self.limit_us)
 
     def aim(self, uint32_t bucket, uint64_t began_us, trouble, bint in_doubt, key):
-        """(CallLine, epoch word) for a call about a bucket. None: this member is primary itself. `trouble`: what became
-        of the last attempt: None, or (what happened, epoch word of the attempt, words, who is primary as the answer
-        tells). It waits before it lets a call go again, and raises an error when the time is over. `key`: for that
+        """Returns (CallLine, epoch word) for a call about a bucket. None: this member itself is primary. `trouble`: the
+        result of the last attempt: None, or (event, epoch word of the attempt, words, the primary that the answer
+        names). `aim` waits before a further attempt, and raises an error when the time is over. `key`: for the
         error."""
         raise NotImplementedError
 
     def tell_primary(self, uint32_t bucket, uint64_t epoch):
-        """Returns who is primary of a bucket, as bytes for a caller that knows the epoch word `epoch`.
-        Empty: nothing newer is known here."""
+        """Returns the primary of a bucket, as bytes for a client that knows the epoch word `epoch`. Empty: this member
+        knows nothing newer."""
         raise NotImplementedError
 
     def aim_now(self, uint32_t bucket, uint64_t until_us, set slow):
-        """As `aim` for a first attempt, without a long wait. False: `aim` would have to wait. `until_us`: when the call
-        is given up. `slow`: the members to which this call could not connect; it does not try them again here."""
+        """As `aim` for a first attempt, without a long wait. False: `aim` would have to wait. `until_us`: the deadline
+        of the call. `slow`: the members to which the call could not connect; `aim_now` does not try these members
+        again."""
         raise NotImplementedError
 
     def failure(self, bytes words, bint in_doubt):
@@ -66,17 +68,17 @@ cdef class CallRoute:
         raise NotImplementedError
 
     def too_few(self, uint32_t bucket, uint32_t made, uint32_t wanted, key):
-        """The error for a change that counts, and that `made` in-sync replicas had then, where `wanted` are asked for.
-        `key`: None if it is one of many."""
+        """The error for a change that is replicated, but to only `made` in-sync replicas when `wanted` are required.
+        `key`: None for a change among many."""
         raise NotImplementedError
 
     def why_full(self):
-        """Says in words what fills the member's budget, what that waits for, and what helps."""
+        """Describes what fills the member's budget, the cause of the wait, and a remedy."""
         raise NotImplementedError
 
     @property
     def is_gone(self):
-        """Whether the region was destroyed at this member, or its cache closed."""
+        """Whether the region was destroyed at this member, or the region's cache was closed."""
         return wan_flag_read(&self.state.region.closed) != 0
 
     @property
@@ -86,8 +88,8 @@ cdef class CallRoute:
     # Single keys
 
     def read(self, key, uint64_t began_us=0):
-        """(whether the key is there, form of its value, bytes of its value or None). None: this member has become
-        primary: look here."""
+        """Returns (whether the key exists, form of the value, bytes of the value or None). None: this member has become
+        primary, so the caller reads its own replica."""
         cdef encoded encoded_key
         cdef wan_call head
         cdef wan_answer got
@@ -105,14 +107,15 @@ cdef class CallRoute:
 
     def change(self, int operation, key, value, callback_argument, event_id, Condition condition_=None,
                int64_t timestamp_ms=0, uint64_t began_us=0, uint64_t since=0, identity=None):
-        """Makes one change at the primary of the key. Returns its outcome, as `RegionChanges.change` does. None: this
-        member has become primary: make it here. An epoch word: this member has become primary, and an attempt may have
-        made the change: make it here as a repeat, with the same identity.
+        """Makes a change at the primary of the key. Returns the outcome, as `RegionChanges.change` does. None: this
+        member has become primary, and the caller makes the change itself. An epoch word: this member has become
+        primary, and an attempt may have made the change; the caller makes the change as a repeat, with the same
+        identity.
 
-        `event_id`: (member, thread, sequence) of the event. `began_us`: when the caller began; 0: now. `since`: an
-        attempt was made that may have happened, and the bucket had this epoch or a later one then; 0: none was.
-        `identity`: (caller, slot, number), the same at each attempt. None: the call gets one now. `condition_` gets
-        what the primary found."""
+        `event_id`: (member, thread, sequence) of the event. `began_us`: when the caller began; 0: now. `since`: not 0
+        if an attempt may have made the change; the bucket had the epoch `since` or a later one at the time of the
+        attempt. `identity`: (caller, slot, number), the same at each attempt. None: the call gets an identity now.
+        `condition_` gets the value that the primary found."""
         cdef wan_call_identity call
         if identity is not None:
             call.caller, call.slot, call.number = identity
@@ -145,7 +148,7 @@ cdef class CallRoute:
 
     cdef bytes begin_change(self, wan_call *head, const wan_call_identity *call, int operation, key, value,
                             callback_argument, event_id, Condition condition_, int64_t timestamp_ms):
-        """Lays out the head of a change, and returns its record."""
+        """Lays out the head of a change, and returns the record."""
         cdef encoded encoded_key, encoded_value, argument
         cdef wan_record record
         cdef uint64_t length
@@ -176,7 +179,7 @@ cdef class CallRoute:
         return packed
 
     cdef str outcome_of(self, const wan_answer *got, bytes payload, Condition condition_):
-        """The outcome that the answer to a change says. `condition_` gets what the primary found."""
+        """The outcome in the answer to a change. `condition_` gets the value that the primary found."""
         if condition_ is not None:
             condition_.wanted.holds = got.flags & WAN_ANSWER_HOLDS != 0
             condition_.wanted.found_value = got.flags & WAN_ANSWER_VALUE != 0
@@ -194,9 +197,10 @@ cdef class CallRoute:
     # Whole buckets
 
     def ask(self, str what, list places not None, uint64_t began_us=0):
-        """Asks the primaries of buckets, all at once; this member too. `places`: (bucket, number) of each. Returns a
-        list of answers: for "count" the entries; for "keys" and "items" from shard `number` on: (next shard or None,
-        items), which `unpack_items` reads. Raises the first error, when all other answers are there."""
+        """Asks the primaries of buckets, all at once, this member included. `places`: (bucket, number) for each
+        question. Returns a list of answers. For "count": the entries. For "keys" and "items" from shard `number` on:
+        (next shard or None, items), for `unpack_items`. Raises the first error, after all other answers have
+        arrived."""
         cdef CallPart part
         cdef list parts = []
         for bucket, number in places:
@@ -219,8 +223,8 @@ cdef class CallRoute:
         return answers
 
     def clear_buckets(self):
-        """Clears all buckets, each one at its primary, as one call. Returns for each bucket how many entries it had; or
-        the error, if it was not cleared, or nobody knows."""
+        """Clears all buckets at their primaries, as a single call. Returns for each bucket the number of entries that
+        the bucket had, or the error if the bucket was not cleared, or if the result is unknown."""
         cdef CallPart part
         cdef list parts = []
         cdef CallSlots slots = self.slots
@@ -248,7 +252,7 @@ cdef class CallRoute:
             return error
 
     cdef object number_of(self, CallPart part, uint64_t least, uint64_t most):
-        """The number that an answer tells. ProtocolError: no bucket has such a number."""
+        """The number in an answer. ProtocolError: the number is impossible for a bucket."""
         if least <= part.got.number <= most:
             return part.got.number
         from pywan.errors import ProtocolError
@@ -258,8 +262,8 @@ cdef class CallRoute:
     # Calls
 
     cdef int exchange_all(self, list parts, uint64_t began_us) except -1:
-        """Makes many calls, and gives each its answer, or its error. They leave together. What this member is primary
-        of is done here meanwhile."""
+        """Makes many calls, and gives each call the answer or the error. The calls leave together. Meanwhile this
+        member serves the calls about its own buckets."""
         cdef int at
         self.state.check_process()
         cdef OwnCalls here = OwnCalls(None)
@@ -285,7 +289,7 @@ cdef class CallRoute:
                 if part.is_here:
                     part.since = self.state.epoch_of(part.head.bucket) if wan_call_changes(part.head.kind) else 0
                     part.answer_at = here.do_here(self.state, &part.head, part.data, part.length)
-            here.settle_here()      # One wait for the replicas of all buckets.
+            here.settle_here()      # A single wait for the replicas of all buckets.
             for part in parts:
                 if part.is_here:
                     part.take(here.answer_here(part.answer_at))
@@ -302,7 +306,7 @@ cdef class CallRoute:
         return 0
 
     cdef int send(self, CallPart part, uint64_t until, list lines, set slow) except -1:
-        """Lays out the first attempt of a part, if that needs no wait."""
+        """Lays out the first attempt of a part, if no wait is needed."""
         cdef CallLine line
         cdef uint64_t epoch
         aimed = self.targets[part.head.bucket] if wan_call_depth == 0 else None
@@ -312,7 +316,7 @@ cdef class CallRoute:
             part.is_here = True
             return 0
         if aimed is False:
-            return 0        # `finish` waits for it, when the others have their answers.
+            return 0        # `finish` waits for a primary, after the other parts have their answers.
         line, epoch = aimed
         part.head.epoch, part.head.within = epoch, within(until)
         if not line.enter():
@@ -332,7 +336,7 @@ cdef class CallRoute:
         return 0
 
     cdef int finish(self, CallPart part, uint64_t began_us, OwnCalls here) except -1:
-        """Gives a part its answer, or its error. Makes the call again where that is needed."""
+        """Gives a part the answer or the error, after further attempts if necessary."""
         if part.error is not None:
             return 0
         try:
@@ -352,10 +356,10 @@ cdef class CallRoute:
     cdef bytes exchange(self, wan_call *head, const void *first, uint64_t first_length, const void *second,
                         uint64_t second_length, uint64_t began_us, uint64_t *since, key, wan_answer *got,
                         object trouble, OwnCalls here):
-        """Sends a call until it is answered. Returns the payload of the answer, whose head is *got. None: this member
-        is primary itself, and `here`, which would do the call, is None. Rows of which some were done end with the
-        answer that says so, whatever its status is. `trouble`: of an attempt that was made before. `since`: as for
-        `change`."""
+        """Sends a call until the call is answered. Returns the payload of the answer, and its head in *got. None: this
+        member itself is primary, and `here`, the session for the member's own calls, is None. A call of rows that was
+        done in part ends with the answer that reports the done rows, whatever the status. `trouble`: the result
+        of an earlier attempt. `since`: as for `change`."""
         cdef CallLine line
         cdef call_slot *slot
         cdef int state
@@ -428,14 +432,14 @@ cdef class CallRoute:
                 line.leave()
 
     cdef bint has_moved(self, const wan_call *head) except *:
-        """Whether the bucket of a call that waits for its answer has another primary by now. The one that was asked may
-        be silent for long, while its connection is kept: other buckets may still wait for it. The call goes to the new
-        one, as after a connection that broke."""
+        """Whether the bucket of a waiting call has another primary by now. The old primary may be silent for long on an
+        open connection, because other buckets may still wait for it. The call goes to the new primary, as after a
+        broken connection."""
         return bool(self.tell_primary(head.bucket, head.epoch))
 
     cdef object judge(self, wan_call *head, int state, const wan_answer *got, bytes payload, CallLine line,
                       uint64_t before, uint64_t *since, key):
-        """What became of an attempt. None: the call ends with this answer. Otherwise the trouble, as `aim` wants it.
+        """The result of an attempt. None: the call ends with the answer. Otherwise the trouble, as `aim` expects.
         *since becomes `before` again if the attempt has changed nothing."""
         if state == CALL_ANSWERED:
             if self.is_final(head, got, payload, key):
@@ -456,8 +460,8 @@ cdef class CallRoute:
         return "broken", head.epoch, line.why if line.broken else "too many calls are on their way", b""
 
     cdef bint is_final(self, const wan_call *head, const wan_answer *got, bytes payload, key) except *:
-        """Whether a call ends with this answer. If not, it goes again. Raises the error that the answer tells."""
-        # Of a repeat, an earlier attempt may have made the other rows: it stays one call.
+        """Whether a call ends with the answer. If not, a further attempt follows. Raises the error in the answer."""
+        # For a repeat, an earlier attempt may have made the other rows: the repeat remains the same call.
         cdef bint goes_on = (head.flags & WAN_CALL_REPEAT
                              and (got.status == WAN_ANSWER_NOT_PRIMARY or got.status == WAN_ANSWER_GIVEN_UP))
         if head.kind == WAN_CALL_ROWS and got.done and got.status != WAN_ANSWER_IN_DOUBT and not goes_on:
@@ -472,8 +476,8 @@ cdef class CallRoute:
         return got.status == WAN_ANSWER_DONE
 
     cdef object rename(self, wan_call *head):
-        """The site has given up the caller of a call that changed nothing yet. The call goes again, as one of another
-        caller. Returns what became of the attempt, for `aim`."""
+        """Gives a call that has changed nothing yet the identity of a new client, because the site has given up the
+        client of the call. Returns the trouble of the attempt, for `aim`."""
         cdef wan_call_identity call
         call.caller, call.slot, call.number = head.caller, head.slot, head.number
         self.slots.rename(&call)
@@ -486,7 +490,7 @@ cdef str MOVED = "it did not answer, and another member is primary now"
 
 
 cdef class CallPart:
-    """One of many calls that are made together."""
+    """A call among many that are made together."""
 
     cdef int take(self, const wan_answer *answer) except -1:
         self.got = answer[0]
@@ -494,7 +498,7 @@ cdef class CallPart:
         return 0
 
     cdef bint wait(self, uint64_t until_us) except *:
-        """Takes the answer when it comes. True: a signal may have come; wait again."""
+        """Waits for the answer. True: a signal may have come; wait again."""
         cdef int state
         if self.trouble is None:
             with nogil:
@@ -512,7 +516,7 @@ cdef class CallPart:
         return False
 
     cdef int let_go(self) except -1:
-        """Gives slot and line back."""
+        """Returns the slot and the connection."""
         cdef CallLine line = self.line
         if line is None:
             return 0
@@ -524,11 +528,12 @@ cdef class CallPart:
         return 0
 
 
-@cython.no_gc_clear      # `__dealloc__` uses the route and the line.
+@cython.no_gc_clear      # `__dealloc__` uses the route and the connection.
 cdef class CallSteps:
-    """One read (`operation` is None) or change of a route, whose owner makes the attempts: for drivers without threads.
+    """A read (`operation` is None) or a change through a route, whose owner makes the attempts: for drivers without
+    threads.
 
-    `began_us`: when the caller began. The rest is as for `CallRoute.read` and `CallRoute.change`."""
+    `began_us`: when the caller began. The other arguments are as for `CallRoute.read` and `CallRoute.change`."""
 
     def __cinit__(self, CallRoute route not None, operation, key, value, event_id, uint64_t began_us,
                   Condition condition_=None):
@@ -551,7 +556,7 @@ cdef class CallSteps:
         self.end()
 
     cdef int end(self) except -1:
-        """The call is over: its slot is free for the next one."""
+        """Ends the call: the slot is free for the next call."""
         if self.call.caller:
             self.route.slots.give(self.call)
             self.call.caller = 0
@@ -575,12 +580,13 @@ cdef class CallSteps:
 
     @property
     def until_us(self):
-        """When the call is given up."""
+        """The deadline of the call."""
         return self.began_us + self.route.limit_us
 
     def send(self, CallLine line not None, uint64_t epoch, uint64_t left_us):
-        """Lays out the next attempt on a line. `epoch`: 0 if the line leads to this member itself. `left_us`: for how
-        long the caller waits yet. Returns whether it is on its way; if not, `trouble` says why."""
+        """Lays out the next attempt on a connection. `epoch`: 0 if the connection leads to this member itself.
+        `left_us`: the time that the caller still waits. Returns whether the attempt is under way; if not, `trouble` has
+        the reason."""
         cdef const void *expected = NULL
         cdef const char *packed
         cdef uint64_t packed_length, length = 0, known = epoch or self.route.state.epoch_of(self.head.bucket)
@@ -604,8 +610,8 @@ cdef class CallSteps:
         return True
 
     def take(self):
-        """Looks for the answer. True: the call has ended, and `result` is there. False: this attempt has ended, and
-        `trouble` says how. None: it is on its way. Raises the error that the answer tells."""
+        """Looks for the answer. True: the call has ended, with `result`. False: the attempt has ended, with `trouble`.
+        None: the attempt is under way. Raises the error in the answer."""
         cdef const wan_answer *answer
         cdef int state = self.slot.state
         cdef bytes payload = None
@@ -629,7 +635,7 @@ cdef class CallSteps:
 
     @property
     def found(self):
-        """The value that a conditional change found, as an object. None: it found none."""
+        """The value that a conditional change found, as an object. None: the change found no value."""
         return None if self.condition_ is None else self.condition_.found()
 
 
@@ -638,14 +644,14 @@ cdef tuple read_of(const wan_answer *got, bytes payload):
 
 
 cdef void mark_repeat(wan_call *head, uint64_t since) noexcept nogil:
-    """Says in the head of a change whether an earlier attempt may have made it, and since which epoch."""
+    """Marks the head of a change as a repeat if an earlier attempt may have made the change since an epoch."""
     if since and wan_call_changes(head.kind):
         head.flags |= WAN_CALL_REPEAT
         head.since = since
 
 
 cdef uint16_t within(uint64_t until_us) noexcept nogil:
-    """What a call that leaves now says of the time that its caller waits."""
+    """The field `within` of a call that leaves now."""
     cdef uint64_t now = wan_monotonic_us()
     return wan_call_within(until_us - now if until_us > now else 0)
 
@@ -657,7 +663,7 @@ cdef void begin(wan_call *head, int kind, CompiledRegion state, uint64_t hash) n
 
 
 cdef void identify(wan_call *head, const wan_call_identity *call) noexcept:
-    """Says which call it is."""
+    """Writes the identity of a call into the head."""
     head.caller, head.slot, head.number = call.caller, call.slot, call.number
 
 
@@ -670,8 +676,8 @@ cdef int check_callback(uint32_t length) except -1:
 
 
 def unpack_items(bytes payload not None):
-    """The items in the answer to a scan: a list of (key, whether it has a value, its form, its bytes). The form is None
-    if the answer left the value out."""
+    """The items in the answer to a scan: a list of (key, whether the key has a value, form, bytes of the value). The
+    form is None if the answer left out the value."""
     cdef const uint8_t *data = <const uint8_t *>PyBytes_AS_STRING(payload)
     cdef uint64_t at = 0, length = PyBytes_GET_SIZE(payload)
     cdef const wan_call_item *item
@@ -695,14 +701,14 @@ def unpack_items(bytes payload not None):
 
 
 def call_for_listeners():
-    """The calls of this thread are those of listeners from now on, as if it served a call. They do not wait for memory:
-    what listeners are still to be told is a part of it."""
+    """Marks the calls of the thread as calls of listeners from now on, as if the thread served a call. Calls of
+    listeners do not wait for memory, because pending notifications are a part of the used memory."""
     global wan_call_depth
     wan_call_depth = 1
 
 
 def call_depth():
-    """How many calls this thread is serving, one within the other."""
+    """The number of nested calls that the thread is serving."""
     return wan_call_depth
 
 

@@ -1,4 +1,4 @@
-# Owns changes of many keys in one call: they are divided by bucket, and each bucket's go to its primary, all at once.
+# Owns changes of many keys in a call: rows are divided by bucket, and go to the primaries of all buckets at once.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -22,24 +22,24 @@ cdef enum:
     FAILURES_LISTED = 1000
 
 cdef struct section:
-    # The rows of one bucket that are to be made.
+    # The rows for a bucket that are not made yet.
     wan_buffer records
-    wan_buffer rows                 # For each record the number of its row: int64_t.
+    wan_buffer rows                 # For each record the number of the row: int64_t.
 
 
 @cython.auto_pickle(False)
 cdef class RowCalls:
-    """The rows of one bulk call. Rows of one bucket keep their order."""
+    """The rows of a bulk call. Rows of a bucket keep their order."""
     cdef CallRoute route
     cdef section *sections          # By bucket.
     cdef uint32_t bucket_count
-    cdef uint64_t bytes             # Of all records that wait.
+    cdef uint64_t bytes             # Bytes of all waiting records.
     cdef readonly int64_t applied   # Rows that took effect.
-    cdef readonly int64_t failed    # Rows that were refused, or may not have been made.
+    cdef readonly int64_t failed    # Refused rows, and rows that may not have been made.
     cdef readonly list failures     # (row, reason), the first thousand.
-    cdef readonly object error      # The first error of a whole bucket; of one that is in doubt, if there is one.
-    # When the part of the call began that goes together. It stays once a part took too long: the rest of the call has
-    # no time of its own.
+    cdef readonly object error      # The first error of a whole bucket, preferably in doubt.
+    # When the present part of the call began. After a part that took too long, the time stays: the rest of the call
+    # gets no time of its own.
     cdef uint64_t began
     cdef bint is_late
 
@@ -58,8 +58,8 @@ cdef class RowCalls:
         free(self.sections)
 
     def add(self, int64_t row, int operation, key, value=None, callback_argument=None):
-        """Adds one row, and sends what has come together before if that is much. Raises what encoding raises; then the
-        row is not there."""
+        """Adds a row. If many bytes are waiting, the call first sends the waiting rows. Raises the errors of encoding,
+        and does not add the row then."""
         cdef encoded encoded_key, encoded_value, argument
         _key_holder = encode_key(key, &encoded_key)
         _value_holder = encode(value, &encoded_value)
@@ -74,7 +74,7 @@ cdef class RowCalls:
             raise MemoryError(f"region {self.route.state.name!r}: no memory for row {row}")
 
     def add_columns(self, Column keys not None, Column values, operations=None, timestamps=None, int64_t row=0):
-        """Adds the rows of columns from `row` on, and sends them. The last ones leave with `send`."""
+        """Adds the rows of columns from `row` on, and sends the rows. The last rows leave with `send`."""
         cdef const uint8_t[::1] codes = None
         cdef const int64_t[::1] stamps = None
         cdef const ColumnView *value_view = &values.view if values is not None else NULL
@@ -101,8 +101,8 @@ cdef class RowCalls:
     @cython.boundscheck(False)
     cdef int64_t divide(self, const ColumnView *keys, const ColumnView *values, const uint8_t[::1] codes,
                         const int64_t[::1] stamps, int64_t row, int *problem) noexcept nogil:
-        """Adds rows until enough have come together, or one cannot be added. Returns the row that is next. `problem`:
-        why that row cannot be added, as `failure_text` says it; -1: there is no memory."""
+        """Adds rows until enough bytes are waiting, or until a row cannot be added. Returns the next row. `problem`:
+        the reason why the next row cannot be added, for `failure_text`; -1: no memory."""
         cdef encoded key, value, none
         cdef uint8_t operation
         none.data, none.length, none.form = keys.data, 0, WAN_FORM_NONE
@@ -128,7 +128,7 @@ cdef class RowCalls:
 
     cdef bint put(self, int64_t row, uint8_t operation, const encoded *key, const encoded *value,
                   const encoded *argument, int64_t timestamp_ms) noexcept nogil:
-        """Adds a record. False: there is no memory."""
+        """Adds a record. False: no memory."""
         cdef region_core *region = &self.route.state.region
         cdef section *to = &self.sections[wan_table_bucket(&region.table,
                                                            wan_key_hash(key.data, key.length, key.form)).number]
@@ -155,8 +155,8 @@ cdef class RowCalls:
         return True
 
     def send(self):
-        """Makes all rows that wait, at the primaries of their buckets. Returns when each row is made or refused. What
-        goes together is one call: it has the same identity in all buckets, and one deadline."""
+        """Makes all waiting rows at the primaries of their buckets. Returns when each row is made or refused. The rows
+        sent together are a single call, with the same identity in all buckets, and a common deadline."""
         cdef CallPart part
         cdef list parts
         cdef CallSlots slots = self.route.slots
@@ -169,7 +169,7 @@ cdef class RowCalls:
             try:
                 self.route.exchange_all(parts, self.began)
             except BaseException:
-                self.drop()         # Ctrl-C: nobody waits for the answers.
+                self.drop()         # Ctrl-C: no caller waits for the answers.
                 raise
             finally:
                 slots.give(call)
@@ -197,7 +197,7 @@ cdef class RowCalls:
         return parts
 
     cdef int take(self, CallPart part) except -1:
-        """Notes what became of a bucket's rows. Rows that were not tried stay."""
+        """Notes the results of a bucket's rows. Rows that were not tried stay."""
         cdef section *from_ = &self.sections[part.head.bucket]
         cdef uint64_t done = 0
         error = part.error
@@ -211,7 +211,7 @@ cdef class RowCalls:
             if part.got.status == WAN_ANSWER_IN_DOUBT or error is not None and error.in_doubt:
                 done = 0
             if part.got.status == WAN_ANSWER_GIVEN_UP:
-                self.route.rename(&part.head)       # The rows that are left go again, as those of another caller.
+                self.route.rename(&part.head)       # The remaining rows go again, with a new client.
         self.cut(from_, done)
         if error is not None:
             if self.error is None or (error.in_doubt and not self.error.in_doubt):
@@ -220,7 +220,7 @@ cdef class RowCalls:
         return 0
 
     cdef object error_of_count(self, CallPart part):
-        """The error for an answer that says that more rows took effect than it was given. None: it does not."""
+        """The error for an answer that reports more effective rows than the call had. None: the answer is right."""
         try:
             self.route.number_of(part, 0, part.head.count)
         except Exception as error:
@@ -229,7 +229,7 @@ cdef class RowCalls:
         return None
 
     cdef void cut(self, section *from_, uint64_t rows) noexcept:
-        """Takes the first rows out of a section."""
+        """Removes the first rows of a section."""
         cdef uint64_t length
         if rows * sizeof(int64_t) == from_.rows.used - from_.rows.start:
             self.bytes -= from_.records.used - from_.records.start

@@ -1,10 +1,11 @@
-# Owns the serving of calls: what other members ask about keys of which this member is primary. A thread for each
-# connection does the calls as they come. A call whose change, or whose read, does not count yet is shelved with its
-# answer: the thread goes on with the next call, and the answer leaves when it counts, before or after others.
+# Owns the serving of calls: the requests of other members about keys of which this member is primary. A thread for each
+# connection does the calls in the order of arrival. A call whose change or read is not replicated yet becomes a pending
+# call with its answer. The thread goes on with the next call, and the answer leaves when the high watermark allows,
+# before or after the answers of other calls.
 #
-# `CallSession` is put together from classes, a unit each, every one with its own state. Each is the base of the next
-# one, and calls only those before it: call_answers, pending_calls, call_regions, call_room, call_callbacks, call_keys,
-# call_buckets, call_groups. Here is the order in which calls are taken.
+# `CallSession` is put together from classes, each with a unit and state of its own. Each class is the base of the next
+# class, and calls only classes before: call_answers, pending_calls, call_regions, call_room, call_callbacks, call_keys,
+# call_buckets, call_groups. This unit has the order in which calls are taken.
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
@@ -19,19 +20,19 @@ from pywan._core.wire.session cimport ENDED_STOPPED, ENDED_TOLD, GOES_AGAIN, GOE
 from pywan._core.wire.stream cimport buffer_trim
 
 cdef enum:
-    ANSWERS_BYTES = 8 << 20     # With so many bytes of answers the session sends before it takes the next call.
-    # So long a call waits until this member is primary. A handover takes a few milliseconds. A caller that waits longer
-    # may miss that the call has to go elsewhere now.
+    ANSWERS_BYTES = 8 << 20     # After so many bytes of answers the session sends before the next call.
+    # A call waits so long at most until this member is primary. A handover takes a few milliseconds. A client that
+    # waits longer may miss the news that the call has to go to another member now.
     HELD_US = 250000
-    # What became of a call that was to be held.
+    # The result of `hold`.
     HELD = 1, CHANGED = 2, NO_ROOM = 3
 
 
 @cython.no_gc_clear
 cdef class CallSession(GroupCalls):
-    """The calls of one connection. `find_region(name)` returns the RegionCore of that name, or None. `budget`: the
-    member's; while it is full the session takes no calls. `callers`: the numbers of the incarnations whose calls may
-    come over the connection; none: those of any may."""
+    """The calls of a connection. `find_region(name)` returns the RegionCore of the name, or None. `budget`: of the
+    member; while the budget is full, the session takes no calls. `callers`: the numbers of the incarnations whose calls
+    may come over the connection; empty: all incarnations."""
 
     def __cinit__(self, find_region, uint32_t depth=0, MemoryBudget budget=None, callers=()):
         for caller in callers[:CALLERS_MAX]:
@@ -43,8 +44,9 @@ cdef class CallSession(GroupCalls):
         self.speaks_last = True
 
     def run(self, sock):
-        """Serves a connected socket. Returns "closed" when the caller went away, "stopped", or why the connection was
-        given up, which the caller was told. The callers of shelved calls hear nothing then."""
+        """Serves a connected socket. Returns "closed" when the client closed the connection, "stopped", or the reason
+        why the connection was given up; the client got the same reason. The clients of pending calls get no answer
+        then."""
         if self.wake_file < 0:
             self.wake_file = self.waker.wake_file = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)
             if self.wake_file < 0:
@@ -58,12 +60,12 @@ cdef class CallSession(GroupCalls):
                 self.drop_pending()
 
     def stop(self):
-        """Makes `run` return after the call that it is doing. Any thread may call this."""
+        """Makes `run` return after the present call. All threads may call `stop`."""
         wan_flag_set(&self.stop_flag, 1)
         if self.wake_file >= 0:
             eventfd_write(self.wake_file, 1)
 
-    # What a session does in its own way.
+    # The methods that each kind of session defines.
 
     cdef void say_why(self) noexcept nogil:
         """Does nothing: `take_calls` has laid out the last words, as an answer."""
@@ -84,7 +86,8 @@ cdef class CallSession(GroupCalls):
             return GOES_AGAIN if how == GOES_ON else how
         if self.out.start < self.out.used:
             return GOES_AGAIN
-        # Whoever makes a call ready from now on wakes this thread. What became ready before is seen here.
+        # From now on a thread that makes a call ready wakes the session's thread. Calls that became ready before are
+        # seen now.
         wan_waker_set_asleep(&self.waker, 1)
         return GOES_AGAIN if wan_waker_has_ready(&self.waker) else GOES_ON
 
@@ -94,7 +97,7 @@ cdef class CallSession(GroupCalls):
         return min(self.pending_due_us(now_us), self.room_due_us(now_us))
 
     cdef int take_calls(self) noexcept nogil:
-        """Does every whole call in `into`, and lays out the answers that may leave."""
+        """Does all whole calls in `into`, and lays out the answers that may leave."""
         cdef uint64_t length = 0, begin
         cdef wan_status status
         cdef const wan_call *call
@@ -136,7 +139,7 @@ cdef class CallSession(GroupCalls):
         self.note_stopped()
         wan_buffer_trim(&self.waits, WAN_BUFFER_KEPT_BYTES)
         if how == ENDED_TOLD:
-            # The answers that are laid out leave all the same. The last words come behind.
+            # The finished answers leave all the same. The last words come behind.
             begin = self.last_answer()
             if self.fail(NULL, WAN_ANSWER_FAILED, b"ProtocolError", wan_detail, 0) != NULL:
                 self.seal(begin)
@@ -144,8 +147,8 @@ cdef class CallSession(GroupCalls):
         return how
 
     cdef int do_call(self, const wan_call *call, uint64_t held_until_us, uint64_t until_us) noexcept nogil:
-        """Does a call. Its answer is laid out if it may leave; otherwise the call is shelved. `until_us`: when it is
-        given up."""
+        """Does a call. The answer is laid out if the answer may leave; otherwise the call becomes pending. `until_us`:
+        when the call is given up."""
         cdef uint64_t begin = self.last_answer()
         cdef int how
         self.until_us = until_us
@@ -157,7 +160,8 @@ cdef class CallSession(GroupCalls):
         return how
 
     cdef int take_call(self, const wan_call *call, uint64_t held_until_us) noexcept nogil:
-        """Lays out the answer to a call, or holds the call. `held_until_us`: 0: it cannot be held any more."""
+        """Lays out the answer to a call, or holds the call until this member is primary. `held_until_us` 0: do not
+        hold."""
         cdef region_core *region
         cdef uint64_t epoch = 0
         cdef wan_answer *answer
@@ -176,12 +180,12 @@ cdef class CallSession(GroupCalls):
             return GOES_ON if self.fail(call, WAN_ANSWER_FAILED, b"IllegalStateError",
                                         b"the region has fewer buckets at this member than the caller says", 0
                                         ) else ENDED_TOLD
-        if self.work_us() > self.until_us:      # Its caller does not wait any more.
+        if self.work_us() > self.until_us:      # The client does not wait any more.
             return GOES_ON if self.say_not_primary(call, region) else ENDED_TOLD
         while held_until_us and may_become_primary(region, call):
             how = self.hold(region, call, min(held_until_us, self.until_us))
             if how == HELD:
-                self.served -= 1        # It is served when it is looked at again.
+                self.served -= 1        # The call is served when the session goes on with the call.
                 return GOES_ON
             if how == NO_ROOM:
                 return ENDED_TOLD
@@ -210,8 +214,8 @@ cdef class CallSession(GroupCalls):
         return GOES_ON
 
     cdef bint is_of_opener(self, const wan_call *call) noexcept nogil:
-        """Whether the call has an identity of the member that opened the connection. What a bucket remembers of a
-        caller, and refuses because of it, is that caller's own."""
+        """Whether the call has an identity of the member that opened the connection. So only a client's own calls can
+        change what a bucket remembers of the client."""
         cdef uint32_t n
         for n in range(self.caller_count):
             if self.callers[n] == call.caller >> 32:
@@ -221,7 +225,8 @@ cdef class CallSession(GroupCalls):
     # Calls that wait until this member is primary, and the end of all waits.
 
     cdef int hold(self, region_core *region, const wan_call *call, uint64_t until_us) noexcept nogil:
-        """Keeps a call until this member's part in the call's bucket changes. CHANGED: it has changed meanwhile."""
+        """Keeps a call until this member's role in the call's bucket changes. CHANGED: the role has changed
+        meanwhile."""
         cdef pending_call *held = self.keep(&self.held, call, sizeof(wan_call) + wan_align8(call.length), until_us)
         if held == NULL:
             return NO_ROOM
@@ -229,7 +234,8 @@ cdef class CallSession(GroupCalls):
         held.given_up_us = self.until_us
         held.pending.local_fence, held.pending.sequence = local_fence_of(region, call), WAN_PENDING_UNTIL_ROLE
         if wan_changelog_add_pending(region.changelog, call.bucket, &held.pending) == WAN_EMPTY:
-            # Once more, as it may have changed before the call waited. What is ready already comes with `collect`.
+            # A second check, since the role may have changed before the call waited. `collect` handles calls that are
+            # ready.
             if may_become_primary(region, call) or not wan_changelog_remove_pending(region.changelog, call.bucket,
                                                                                     &held.pending):
                 return HELD
@@ -237,7 +243,7 @@ cdef class CallSession(GroupCalls):
         return CHANGED
 
     cdef int go_on_with_held(self, pending_call *call, uint64_t held_until_us) noexcept nogil:
-        """Does a call that was held and does not wait in its change log, and forgets that it was held."""
+        """Does a call that was held and does not wait in a change log any more, and forgets the held call."""
         cdef uint64_t begin = self.last_answer()
         cdef int how = self.do_call(<const wan_call *>(call + 1), held_until_us, call.given_up_us)
         self.rounds += begin == 0 and self.last_answer() > 0
@@ -245,7 +251,7 @@ cdef class CallSession(GroupCalls):
         return how
 
     cdef bint collect(self, uint64_t now_us) noexcept nogil:
-        """Lays out the answers of shelved calls that may leave now, or that are given up. False: there is no memory."""
+        """Lays out the answers of pending calls that may leave now, or that are given up. False: no memory."""
         cdef pending_call *call
         cdef pending_call *next_call
         cdef wan_pending_call *ready
@@ -271,7 +277,7 @@ cdef class CallSession(GroupCalls):
 
 
 cdef bint is_primary(const region_core *region, const wan_call *call, uint64_t *epoch) noexcept nogil:
-    """Whether this member is primary of the bucket, under an epoch that is not older than the caller's."""
+    """Whether this member is primary of the bucket, under an epoch that is not older than the client's epoch."""
     cdef wan_changelog_bucket *bucket
     if region.changelog == NULL:
         return True
@@ -281,8 +287,8 @@ cdef bint is_primary(const region_core *region, const wan_call *call, uint64_t *
 
 
 cdef bint may_become_primary(const region_core *region, const wan_call *call) noexcept nogil:
-    """Whether this member is not primary, and is about to be: it takes over, or has not heard yet of the epoch under
-    which the caller knows it as primary."""
+    """Whether this member is about to become primary: the member takes over, or does not know yet the epoch under which
+    the client knows the member as primary."""
     cdef wan_changelog_bucket *bucket
     if region.changelog == NULL:
         return False

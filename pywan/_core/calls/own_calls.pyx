@@ -1,5 +1,5 @@
-# Owns the calls that this member makes at itself, because it is primary: they are done as those of other members are,
-# without a connection, and wait in their caller's thread until what their answers say counts.
+# Owns the calls of this member to itself, as primary. The calls are done like calls of other members, but without a
+# connection. The calling thread waits until the content of the answers is replicated.
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -17,12 +17,12 @@ from pywan._core.wire.stream cimport buffer_reserve
 
 @cython.no_gc_clear
 cdef class OwnCalls(CallSession):
-    """Calls of this member itself: `begin_here`, `do_here` for each, `settle_here` once for all, `answer_here` for
-    each."""
+    """Calls of this member to itself: `begin_here`, then `do_here` for each call, `settle_here` once for all calls, and
+    `answer_here` for each call."""
 
     cdef const wan_answer *serve_here(self, CompiledRegion state, wan_call *head, const void *payload, uint64_t length,
                                       uint64_t until_us) except NULL:
-        """Does a call of this member itself, without a connection. The answer is valid until the next call."""
+        """Does a call of this member to itself, without a connection. The answer is valid until the next call."""
         cdef uint64_t at
         self.begin_here(until_us)
         at = self.do_here(state, head, payload, length)
@@ -30,14 +30,14 @@ cdef class OwnCalls(CallSession):
         return self.answer_here(at)
 
     cdef void begin_here(self, uint64_t until_us) noexcept:
-        """`until_us`: when the calls are given up, of the monotonic clock."""
+        """`until_us`: the deadline of the calls, on the monotonic clock."""
         self.until_us = until_us
         self.out.start = self.out.used = 0
         wan_buffer_empty(&self.waits)
 
     cdef uint64_t do_here(self, CompiledRegion state, wan_call *head, const void *payload,
                           uint64_t length) except? NO_LIMIT:
-        """Does a call. Returns where its answer begins."""
+        """Does a call. Returns the start of the answer."""
         cdef int how
         cdef uint64_t whole = sizeof(wan_call) + wan_align8(length), at = self.last_answer()
         self.into.start = self.into.used = 0
@@ -68,8 +68,8 @@ cdef class OwnCalls(CallSession):
         return at
 
     cdef int settle_here(self) except -1:
-        """Waits until all that the answers say counts. An answer about something that does not count in time says so.
-        Ctrl-C ends the wait."""
+        """Waits until the content of all answers is replicated. An answer whose content is not replicated in time is
+        changed to say so. Ctrl-C ends the wait."""
         cdef uint64_t at = 0
         while True:
             with nogil:
@@ -82,13 +82,13 @@ cdef class OwnCalls(CallSession):
         return 0
 
     cdef const wan_answer *answer_here(self, uint64_t at) noexcept:
-        """The answer that begins there. It is valid until the next call."""
+        """The answer that starts at `at`. It is valid until the next call."""
         return <const wan_answer *>(self.out.bytes + self.out.start + at)
 
     cdef void settle(self, uint64_t *at) noexcept nogil:
-        """Waits for a while until what the answers say from the wait at *at on counts. *at is moved behind those that
-        are settled. An answer about something that does not count in time, or that this member has lost track of, says
-        so."""
+        """Waits for a while until the content of the answers is replicated, from the wait at *at on. *at moves behind
+        the finished waits. An answer is changed to say so if the content is not replicated in time, or if this member
+        cannot know the result any more."""
         cdef uint64_t slice_us = min(self.until_us, wan_monotonic_us() + SLICE_MS * 1000)
         cdef call_wait *wait
         cdef wan_status status
@@ -104,8 +104,8 @@ cdef class OwnCalls(CallSession):
             at[0] += sizeof(call_wait)
 
     cdef wan_status wait_stable(self, const call_wait *wait, uint64_t until_us) noexcept nogil:
-        """Waits until a sequence counts, and for a read until no other member can be primary. WAN_EMPTY: the time is
-        over. WAN_NOT_PRIMARY: this member has lost track of it."""
+        """Waits until a sequence is replicated, and for a read until no other member can be primary. WAN_EMPTY: the
+        time is over. WAN_NOT_PRIMARY: this member cannot know the result any more."""
         cdef uint32_t never = 0
         cdef uint64_t now = wan_monotonic_us()
         cdef uint32_t left_ms = <uint32_t>((until_us - now) // 1000 + 1) if now < until_us else 0

@@ -8,28 +8,28 @@ from pywan._core.calls.call_answers cimport CallAnswers
 from pywan._core.region.region_state cimport region_core
 
 cdef enum:
-    SLICE_MS = 100              # A wait looks so often whether the session is to stop.
+    SLICE_MS = 100              # A wait checks so often whether the session is to stop.
 
 cdef struct call_wait:
-    # What has to count before an answer leaves.
+    # The changes that have to be replicated before an answer leaves.
     wan_changelog *changelog
     uint64_t local_fence, sequence
-    uint64_t at                 # Where the answer lies, counted from the first byte that waits to leave.
+    uint64_t at                 # Position of the answer, from the first byte that waits to leave.
     uint32_t bucket
     bint is_change, is_repeat
-    bint says_under_replicated              # Its caller is told if too few replicas had the change.
+    bint says_under_replicated              # The client is told if too few replicas had the change.
 
 cdef struct pending_call:
-    # A call that is done, whose answer must not leave yet; or one that is held, of which nothing was done. The answer,
-    # or the call, lies behind it, `length` bytes.
-    # The first field: what is ready comes as a wan_pending_call. `behind` links `reads`, too.
+    # A finished call whose answer must not leave yet, or a held call, which was not started. The answer or the call
+    # follows the struct, with `length` bytes.
+    # The first field: a ready call comes as a wan_pending_call. `behind` also links `reads`.
     wan_pending_call pending
-    pending_call *before         # In one of the session's lists, by the time when they are given up.
+    pending_call *before         # In a list of the session, ordered by the end of the wait.
     pending_call *behind
-    call_wait wait              # Of a call that is held, only the change log and the bucket.
+    call_wait wait              # For a held call, only the change log and the bucket.
     bint is_held
-    uint64_t until_us           # When its wait ends.
-    uint64_t given_up_us        # Of a call that is held: until when its caller waits.
+    uint64_t until_us           # When the wait ends.
+    uint64_t given_up_us        # For a held call: until when the client waits.
     uint64_t length
 
 cdef struct call_list:
@@ -37,22 +37,22 @@ cdef struct call_list:
     pending_call *last
 
 cdef class PendingCalls(CallAnswers):
-    cdef int socket_file            # Of the connection. -1: the session has none.
+    cdef int socket_file            # The socket of the connection. -1: the session has no socket.
     cdef wan_buffer waits           # call_wait after call_wait.
-    # Calls that wait. Only the session's thread uses them; through the tails of buckets, other threads move what
-    # counts, and what is held no longer, to `waker.ready`.
+    # The pending calls. Only the session's thread uses the calls. Through the change logs of buckets, other threads
+    # move calls that are replicated, or held no longer, to `waker.ready`.
     cdef wan_waker waker
-    cdef call_list done             # Their answers wait.
-    cdef call_list held             # They wait until this member is primary.
-    cdef pending_call *reads        # Of `done`: they count, and wait until no other member can be primary.
-    cdef uint64_t pending_bytes     # The bytes of all answers and calls that wait.
-    cdef readonly uint32_t pending  # How many calls wait.
-    # When the call that is being done is given up, because its caller waits no longer. As the driver tells the time;
-    # of calls of this member itself, as the monotonic clock does.
+    cdef call_list done             # Finished calls with a pending answer.
+    cdef call_list held             # Calls that wait until this member is primary.
+    cdef pending_call *reads        # Calls of `done`: replicated, until no other member can be primary.
+    cdef uint64_t pending_bytes     # The bytes of all pending answers and calls.
+    cdef readonly uint32_t pending  # The number of pending calls.
+    # When the present call is given up, because the client waits no longer: in the time of the driver, and for the
+    # member's own calls on the monotonic clock.
     cdef uint64_t until_us
     cdef MemoryBudget owner_of_budget
-    cdef wan_budget *budget         # The member's. NULL: nobody counts.
-    cdef uint64_t held_bytes        # What is charged to it for the calls that wait.
+    cdef wan_budget *budget         # The member's budget. NULL: no budget.
+    cdef uint64_t held_bytes        # The bytes charged to the budget for the pending calls.
 
     cdef bint wait_for(self, region_core *region, const wan_call *call, uint64_t local_fence, uint64_t sequence,
                        uint64_t at,
