@@ -50,7 +50,7 @@ enum {
     WAN_ANSWER_VALUE = 2, /* The key has, or had, a value: the payload, unless the condition named the value. */
     WAN_ANSWER_HOLDS = 4, /* The condition of a change holds. */
     /* For a change in doubt: the change is replicated, but to fewer replicas than min-in-sync-replicas asks for.
-     * `number`: the replicas that had the change, and the replicas asked for << 32. */
+     * `number`: how many replicas had the change, and how many are asked for << 32. */
     WAN_ANSWER_UNDER_REPLICATED = 8,
 };
 
@@ -79,13 +79,13 @@ typedef struct {
 } wan_call;
 _Static_assert(sizeof(wan_call) == 64, "a call is a format");
 
-/* Whether calls of the kind have an identity: the calls change data, and must not be made twice. */
+/* Whether calls of this kind have an identity: they change data, and must not be made twice. */
 static inline int wan_call_changes(uint8_t kind)
 {
     return kind == WAN_CALL_CHANGE || kind == WAN_CALL_ROWS || kind == WAN_CALL_CLEAR;
 }
 
-/* Whether calls of the kind may change data. */
+/* Whether calls of this kind may change data. */
 static inline int wan_call_writes(uint8_t kind) { return wan_call_changes(kind) || kind == WAN_CALL_EVENTS; }
 
 /* The bytes of the marks of EVENTS. A mark is a bit for a record: the record may have been applied before. The lowest
@@ -116,8 +116,8 @@ typedef struct {
     uint32_t id; /* The id of the call. 0: the last words of the member, for the connection. */
     uint8_t flags;
     uint8_t reserved[3]; /* 0 */
-    /* NOT_PRIMARY: the newest epoch. UNDER_REPLICATED: replicas. COUNT, CLEAR: entries. ROWS, EVENTS: the records that
-     * took effect. SCAN: the shard with which to go on, or WAN_NO_LIMIT. */
+    /* NOT_PRIMARY: the newest epoch. UNDER_REPLICATED: replicas. COUNT, CLEAR: entries. ROWS, EVENTS: how many
+     * records took effect. SCAN: the shard with which to go on, or WAN_NO_LIMIT. */
     uint64_t number;
     uint64_t done; /* For ROWS: the rows that were done before the call stopped. */
 } wan_answer;

@@ -14,7 +14,7 @@
 /* The window covers at least so much time, also if the round trip is shorter. Threads may wait so long for a
  * processor. */
 #define WAN_WINDOW_HICCUP_US 20000u
-/* The window shrinks only at the end of a period, to the best window of the period and of the period before. A period
+/* The window shrinks only at the end of a period, to the best window of this period and of the period before. A period
  * lasts at least so long. */
 #define WAN_WINDOW_PERIOD_US 1000000u
 /* A period also lasts at least so many round trips, and has at least so many telling batches. */
@@ -30,17 +30,17 @@ typedef struct {
     uint64_t limit;            /* The receiver's credit. */
     uint64_t round_trip_us;    /* The shortest round trip known. 0: none yet. */
     uint64_t round_trip_at_us; /* When the shortest round trip was measured. */
-    /* The largest window that a batch asked for, in the present period (`best`) and in the period before. */
+    /* The largest window that a batch asked for, in this period (`best`) and in the period before. */
     uint64_t best, best_before;
-    uint64_t period_at_us;    /* When the present period began. */
-    uint32_t telling_batches; /* Batches of the period that show how much the link carries. */
+    uint64_t period_at_us;    /* When this period began. */
+    uint32_t telling_batches; /* Batches of this period that show how much the link carries. */
     uint8_t measuring;        /* A batch is sent alone, to measure the round trip. */
 } wan_window;
 
 /* The data about a batch in flight. */
 typedef struct {
     uint64_t sent_us;
-    uint64_t flight;   /* Bytes in flight when the batch left, with the batch. */
+    uint64_t flight;   /* Bytes in flight when the batch left, its own bytes included. */
     uint8_t was_full;  /* The batch filled the window. */
     uint8_t was_alone; /* No other batch was in flight. */
 } wan_window_sending;

@@ -1,6 +1,8 @@
-"""Owns a member's connections to the members that it calls: one to each, for each depth. All threads share them.
+"""Owns a member's connections to the members that it calls: one to each member, for each depth. All threads share the
+connections.
 
-A member that the site has given up goes on as another incarnation. It keeps its pool, so its calls go on."""
+A member that the site has given up goes on as another incarnation. The member keeps the pool, so calls under way go
+on."""
 
 from __future__ import annotations
 
@@ -24,37 +26,37 @@ from pywan.transport.links import PLAIN, Way
 from pywan.transport.own_openings import OwnOpenings
 from pywan.transport.tls_words import in_words
 
-CONNECT_TIMEOUT_S = 3.0  # The longest that one attempt to open a connection takes.
-LEAST_TIMEOUT_S = 0.001  # A socket has no timeout of 0: that would mean that it does not wait.
-AGAIN_S = 0.1  # No attempt to connect is made sooner after one that failed.
-SLICE_US = 100_000  # A thread that waits for an answer looks so often for a signal.
+CONNECT_TIMEOUT_S = 3.0  # The longest time for an attempt to open a connection.
+LEAST_TIMEOUT_S = 0.001  # A socket has no timeout of 0: a timeout of 0 means "do not wait".
+AGAIN_S = 0.1  # The shortest time between a failed attempt to connect and the next attempt.
+SLICE_US = 100_000  # A thread that waits for an answer checks so often for a signal.
 
 
 class _Connection:
-    """The connection to one member, of one depth."""
+    """The connection to a member, of a single depth."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()  # One thread connects; the others wait for it.
+        self.lock = threading.Lock()  # One thread connects; other threads wait for the result.
         self.line: _core.CallLine | None = None
-        # The last attempt that failed, and when. Threads that come soon after get the same error.
+        # The last failed attempt, and its time. Threads that come soon after get the same error.
         self.failure = ""
         self.failed_at = -math.inf
 
 
 @of_one_process(lambda pool: f"the connections of member {pool._me} to others", nothing_in_child=("close", "keep_only"))
 class CallPool:
-    """The connections of one member to all others. Any thread may use it."""
+    """The connections of a member to all other members. All threads may use the pool."""
 
     def __init__(self, me: Incarnation, site_identity: str, openings: OwnOpenings, way: Way = PLAIN.cluster) -> None:
-        """`openings`: what this member has under way to others. `way`: connects to them."""
+        """`openings`: the member's openings under way. `way`: connects to other members."""
         self._way = way
         self._me, self._site_identity, self._openings = me, site_identity, openings
         self.slots = _core.CallSlots(me.member_id)  # The identities of all calls of the member.
         self._lock = threading.Lock()
         self._connections: dict[
             tuple[Incarnation, int], _Connection
-        ] = {}  # `_lock` guards it, and the next three. It guards who the member is, too.
-        self._lines = 0  # Connections that were opened.
+        ] = {}  # `_lock` guards the connections, the next three fields, and `_me`.
+        self._lines = 0  # The number of opened connections.
         self._gone: set[Incarnation] = set()
         self._closed = False
 
@@ -64,14 +66,14 @@ class CallPool:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no call can be made any more, because the member ends."""
+        """Whether the pool makes no more calls, because the member ends."""
         return self._closed
 
     def line(
         self, member: Incarnation, address: Address | tuple[str, int], depth: int, deadline: float
     ) -> _core.CallLine:
-        """Returns an open connection. ConnectivityError if there is none by `deadline` (of time.monotonic), or the
-        member refuses it."""
+        """Returns an open connection. ConnectivityError if no connection opens by `deadline` (of time.monotonic), or if
+        the member refuses the connection."""
         with self._lock:
             if self._closed:
                 raise ConnectivityError(f"member {self._me.name} makes no calls any more: it is closed")
@@ -104,8 +106,8 @@ class CallPool:
             connection.lock.release()
 
     def prepare(self, places: Mapping[Incarnation, Address | tuple[str, int]]) -> None:
-        """Opens connections to members that may soon be primaries, so that the first call to each need not wait for
-        that. Only a member that makes calls opens any. It returns at once."""
+        """Opens connections to possible future primaries, so that the first call to each member need not wait for a
+        connection. Only a member that makes calls opens connections. Returns at once."""
         with self._lock:
             if self._closed or not self._lines:
                 return
@@ -113,16 +115,16 @@ class CallPool:
             for member in fresh:
                 self._connections[member, 0] = _Connection()
         for member in fresh:
-            with contextlib.suppress(IllegalStateError):  # Without a thread the first call connects.
+            with contextlib.suppress(IllegalStateError):  # If no thread starts, the first call connects.
                 what = f"member {self._me.name}: a connection to member {member.name}"
                 start_thread(what, f"calls to {member.name}", self._try, member, places[member])
 
     def _try(self, member: Incarnation, address: Address | tuple[str, int]) -> None:
-        with contextlib.suppress(PywanError):  # The first call says what is wrong.
+        with contextlib.suppress(PywanError):  # The first call reports the error.
             self.line(member, address, 0, time.monotonic() + CONNECT_TIMEOUT_S)
 
     def keep_only(self, members: Collection[Incarnation]) -> None:
-        """Closes the connections to members that are not among these. Calls on their way there end at once."""
+        """Closes the connections to all members except `members`. Calls under way to the closed members end at once."""
         with self._lock:
             gone = [key for key in self._connections if key[0] not in members]
             ended = [self._connections.pop(key) for key in gone]
@@ -130,11 +132,11 @@ class CallPool:
         self._end(ended)
 
     def begin_anew(self, me: Incarnation, site_identity: str) -> None:
-        """The member goes on as another incarnation. Calls on their way lose their connections and go again over new
-        ones.
+        """Begins again, as the member goes on as another incarnation. Calls under way lose their connections, and go
+        again over new connections.
 
-        They keep their identities. So one that was made is not made again: a bucket that remembers it gives the first
-        answer, and one that has forgotten the earlier incarnation refuses it."""
+        The calls keep their identities, so no call is made twice: a bucket that remembers a call returns the cached
+        reply, and a bucket that has forgotten the earlier incarnation refuses the call."""
         with self._lock:
             self._me, self._site_identity = me, site_identity
             self.slots.begin_anew(me.member_id)
@@ -142,14 +144,14 @@ class CallPool:
         self._end(ended)
 
     def close(self) -> None:
-        """Closes all connections. Calls on their way end at once."""
+        """Closes all connections. Calls under way end at once."""
         with self._lock:
             self._closed = True
             ended = self._take_all()
         self._end(ended)
 
     def _take_all(self) -> list[_Connection]:
-        """Takes all connections out. The caller holds the lock."""
+        """Removes all connections, and returns the removed connections. The caller holds the lock."""
         taken = list(self._connections.values())
         self._connections.clear()
         return taken

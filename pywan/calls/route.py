@@ -1,4 +1,4 @@
-"""Owns where the calls of one region go, and when they go again. What they say is compiled (_core/calls/call_route)."""
+"""Owns the targets and retries of a region's calls. The content of a call is compiled (_core/calls/call_route)."""
 
 from __future__ import annotations
 
@@ -20,42 +20,44 @@ from pywan.errors import (
 )
 from pywan.protocol.calls import decode_primary, encode_primary, error_of
 
-CALL_TIMEOUT_S = 10.0  # How long a call is tried, at least, if the member's `call-timeout` says nothing.
-# Of the site's `member-timeout`, so many pass at least before such a call ends. After one and a twentieth a silent
-# primary is given up, and another member takes over. The rest is for that, and for a second one that is silent too.
+CALL_TIMEOUT_S = 10.0  # The shortest time limit of a call, if the member's `call-timeout` says nothing.
+# A call without a `call-timeout` is tried for at least so many times the site's `member-timeout`. After 1.05 times
+# `member-timeout` the coordinator gives up a silent primary, and another member takes over. The rest is for the
+# takeover, and for a second silent primary.
 MEMBER_TIMEOUTS_A_CALL = 2
-# How long a call waits for a newer table before it asks the same member again. The member may be about to become
-# primary, or this table may be behind. A handover takes a few milliseconds, a takeover after a death 400. So a call
-# waits a quarter of the time that it has taken so far, within these limits.
+# The time for which a call waits for a newer table before the call goes to the same member again. The member may be
+# about to become primary, or the table may be behind. A handover takes a few milliseconds, a takeover after a death
+# 400. So a call waits a quarter of the time since its start, within the two limits.
 NEWER_LEAST_S = 0.001
 NEWER_S = 0.02
-CONNECT_PAUSE_S = 0.25  # The longest pause between two attempts to connect. It begins at NEWER_S and doubles.
-QUICK_S = 1.0  # A call to many members at once leaves a member out at first that takes longer to connect.
+CONNECT_PAUSE_S = 0.25  # The longest pause between two attempts to connect. The pause begins at NEWER_S and doubles.
+QUICK_S = 1.0  # A call to many members first leaves out a member that takes longer to connect.
 BUCKETS_TOGETHER = 32  # So many buckets are scanned at the same time.
 
-# What happened to the last attempt, the epoch word of that attempt, words, and who is primary as the answer says.
+# The event of the last attempt, the epoch word of the attempt, words, and the primary that the answer names.
 Trouble = tuple[str, int, str, bytes]
 
 
 def least_call_timeout_s(member_timeout_us: int) -> float:
-    """Returns how long a call has to be tried to outlive a primary that falls silent."""
+    """Returns the time that a call needs at least to outlive a primary that falls silent."""
     return MEMBER_TIMEOUTS_A_CALL * member_timeout_us / 1e6
 
 
 def call_timeout_s(member_timeout_us: int) -> float:
-    """Returns how long a call is tried in a site of this `member-timeout`, if the member's `call-timeout` says
+    """Returns the time limit of a call in a site with the given `member-timeout`, if the member's `call-timeout` says
     nothing."""
     return max(CALL_TIMEOUT_S, least_call_timeout_s(member_timeout_us))
 
 
 class Aim:
-    """Where one attempt of a call goes, and how long the call waits before. It knows no clock and no connection.
+    """The target of an attempt, and the wait before the attempt. An Aim knows no clock and no connection.
 
-    If `wait_s` is above 0, the caller waits so long, or until the table has a primary of an epoch above `newer_than`,
-    and then says what the table has (`take`). Then the attempt goes to `primary`. If it cannot, the caller says why
-    (`miss`), and goes on with the next wait.
+    If `wait_s` is above 0, the caller waits so long, or until the table has a primary of an epoch above `newer_than`.
+    Then the caller passes the table's primary to `take`, and the attempt goes to `primary`. If the attempt is
+    impossible, the caller passes the reason to `miss`, and goes on with the next wait.
 
-    `trouble`: of the attempt before; None: this is the first one. `so_far_s`: how long the call has taken so far.
+    `trouble`: the result of the attempt before; None: the first attempt. `so_far_s`: the time since the start of the
+    call.
     """
 
     def __init__(self, table: BucketTable, bucket: int, trouble: Trouble | None, so_far_s: float) -> None:
@@ -73,20 +75,21 @@ class Aim:
             self.wait_s, self.newer_than = min(max(so_far_s / 4, NEWER_LEAST_S), NEWER_S), trouble[1]
 
     def take(self, primary: KnownPrimary) -> None:
-        """The wait is over, and the table names this primary."""
+        """Ends the wait with the primary in the table."""
         self.primary, self.wait_s = primary, 0.0
 
     def miss(self, trouble: Trouble | None) -> None:
-        """The attempt could not be made."""
+        """Notes that the attempt was impossible."""
         if trouble is not None:
             self.trouble, self.newer_than = trouble, trouble[1]
         self.wait_s, self._pause_s = self._pause_s, min(2 * self._pause_s, CONNECT_PAUSE_S)
 
 
 def told_primary(trouble: Trouble) -> KnownPrimary | None:
-    """Returns the primary that the member that was asked last named, if that is news.
+    """Returns the primary that the last asked member named, if the name is news.
 
-    The table does not take it: the coordinator's decisions fill the table. Calls go there until it changes.
+    The table does not adopt the primary: only the coordinator's metadata records fill the table. Calls go to the named
+    primary until the table changes.
     """
     found = decode_primary(trouble[3])
     if found is None or found[4] <= trouble[1]:
@@ -100,12 +103,12 @@ def _became(in_doubt: bool) -> str:
 
 
 def seconds_to(until_us: int) -> float:
-    """Returns for how many seconds it is not `until_us` yet."""
+    """Returns the number of seconds until `until_us`; 0 if the time has passed."""
     return max(0, until_us - _core.monotonic_us()) / 1e6
 
 
 class Route(_core.CallRoute):
-    """The calls of one region. `RegionCore.share` gets it."""
+    """The calls of a region. `RegionCore.share` gets the route."""
 
     def __init__(
         self,
@@ -117,8 +120,8 @@ class Route(_core.CallRoute):
         why_nobody: Callable[[], str] = lambda: "",
         why_full: Callable[[], str] = lambda: "the member's memory for changes that wait is full",
     ) -> None:
-        """`why_nobody` says why no member is known to be primary. Empty: there is nothing to say. `why_full` says what
-        fills the member's budget, what that waits for, and what helps."""
+        """`why_nobody` says why no member is known to be primary. Empty: no reason is known. `why_full` describes what
+        fills the member's budget, the cause of the wait, and a remedy."""
         self._why_nobody, self._why_full = why_nobody, why_full
         self._name, self._table, self._pool = core.name, table, pool
         self.slots = pool.slots
@@ -128,14 +131,14 @@ class Route(_core.CallRoute):
         for bucket in buckets:
             self.targets[bucket] = None
 
-    # The region as a whole. Each part of it is asked of its primary, all parts at once.
+    # The region as a whole. The primaries of all buckets are asked at once.
 
     def count(self) -> int:
-        """Returns how many entries the region has."""
+        """Returns the number of entries of the region."""
         return sum(self.ask("count", [(bucket, 0) for bucket in range(self.bucket_count)]))
 
     def clear(self) -> int:
-        """Takes out all entries, and returns how many there were. Each bucket is cleared as one change."""
+        """Removes all entries, and returns the number of removed entries. Each bucket is cleared as a single change."""
         answers = self.clear_buckets()
         failed = [(bucket, error) for bucket, error in enumerate(answers) if isinstance(error, Exception)]
         cleared: int = sum(answer for answer in answers if not isinstance(answer, Exception))
@@ -153,17 +156,17 @@ class Route(_core.CallRoute):
         raise error from first
 
     def scan_keys(self) -> Iterator[Any]:
-        """Yields every key. A change that happens meanwhile may be seen or not."""
+        """Yields all keys. A change during the scan may be seen or not."""
         for payload in self._scan("keys"):
             for key, *_ in _core.unpack_items(payload):
                 yield key
 
     def items(self) -> Iterator[tuple[Any, Any]]:
-        """Yields every key with its value, None if it was invalidated. A value that is no object in this process is
-        shown as Undecodable."""
+        """Yields all keys with their values, None for an invalidated value. A value that is no object in this process
+        is shown as Undecodable."""
         for payload in self._scan("items"):
             for key, has_value, form, data in _core.unpack_items(payload):
-                if has_value and form is None:  # The answer had no room for it.
+                if has_value and form is None:  # The answer had no room for the value.
                     found = self.read(key)
                     if found is None or not found[0]:
                         continue
@@ -202,12 +205,12 @@ class Route(_core.CallRoute):
         for row, (key, value) in enumerate(pairs):
             try:
                 rows.add(row, operation, key, value, callback_argument)
-            except (TypeError, ValueError) as error:  # The key or value cannot be carried.
+            except (TypeError, ValueError) as error:  # The key or value cannot be encoded.
                 refused.append((row, str(error).removesuffix(" (nothing was stored)")))
         return self._finish(rows, row + 1, refused)
 
     def _finish(self, rows: _core.RowCalls, count: int, refused: Sequence[tuple[int, str]] = ()) -> int:
-        """Sends the last rows. Returns how many took effect, or raises an error that names those that were refused."""
+        """Sends the last rows. Returns the number of effective rows, or raises an error that names the refused rows."""
         rows.send()
         failures = sorted([*rows.failures, *refused])
         failed = rows.failed + len(refused)
@@ -229,7 +232,7 @@ class Route(_core.CallRoute):
     def aim(
         self, bucket: int, began_us: int, trouble: Trouble | None, in_doubt: bool, key: Any
     ) -> tuple[_core.CallLine, int] | None:
-        """As `CallRoute.aim`. It waits in short steps, so that Ctrl-C ends it."""
+        """As `CallRoute.aim`. Waits in short steps, so that Ctrl-C ends the wait."""
         until_us = self.deadline(began_us)
         aim = Aim(self._table, bucket, trouble, (_core.monotonic_us() - began_us) / 1e6)
         while True:
@@ -251,7 +254,7 @@ class Route(_core.CallRoute):
             try:
                 return self._line(bucket, primary, time.monotonic() + seconds_to(until_us))
             except (ConnectivityError, IncompatibleSystemError) as error:
-                # An attempt that is cut off because the time is over says less than the one before.
+                # An attempt that the deadline cuts off says less than the attempt before.
                 is_late = aim.trouble is not None and _core.monotonic_us() >= until_us
                 aim.miss(aim.trouble if is_late else ("broken", primary.epoch, str(error), b""))
 
@@ -305,13 +308,13 @@ class Route(_core.CallRoute):
         return error
 
     def _line(self, bucket: int, primary: KnownPrimary, deadline: float) -> tuple[_core.CallLine, int]:
-        """Returns the connection to the primary of a bucket, and its epoch."""
+        """Returns the connection to the primary of a bucket, and the primary's epoch."""
         assert primary.member is not None
         depth = _core.call_depth()
         line = self._pool.line(primary.member, (primary.host, primary.port), depth, deadline)
         if depth == 0:
             self.targets[bucket] = line, primary.epoch
-            if self._table.primary(bucket).epoch > primary.epoch:  # It changed in between.
+            if self._table.primary(bucket).epoch > primary.epoch:  # The table changed in between.
                 self.targets[bucket] = None
         return line, primary.epoch
 

@@ -1,4 +1,4 @@
-"""Owns the connections on which other members call this one."""
+"""Owns the connections on which other members call this member."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from pywan.transport.openings import Connection
 
 log = logging.getLogger("pywan.calls")
 
-REPLY_TIMEOUT_S = 10.0  # The time that a caller has to take the answer to its opening.
+REPLY_TIMEOUT_S = 10.0  # The time in which a client has to read the answer to the opening.
 STOP_TIMEOUT_S = 10.0
-REPLACE_TIMEOUT_S = 2.0  # A connection waits so long until those end whose place it takes.
-MAX_CALLERS = 512  # Connections of other members: each has one for each depth.
+REPLACE_TIMEOUT_S = 2.0  # So long a connection waits for the end of the connections that it replaces.
+MAX_CALLERS = 512  # Connections of other members, each with a connection for each depth.
 
 
 class _Caller(NamedTuple):
-    """Whose calls a connection brings: a later connection of the same caller takes its place."""
+    """The owner of the calls on a connection: a later connection of the same owner replaces the earlier connection."""
 
     member: Incarnation
     depth: int
@@ -35,11 +35,11 @@ class _Caller(NamedTuple):
 
 @of_one_process(lambda server: f"the calls to member {server._me}", nothing_in_child=("stop",))
 class CallServer:
-    """Serves the calls of other members of the site. `find_region(name)` returns the RegionCore of that name, or None.
-    `questions`: ask others whether openings are their own. `budget`: the member's; while it is full its connections
-    take no calls.
+    """Serves the calls of other members of the site. `find_region(name)` returns the RegionCore of the name, or None.
+    `questions`: asks other members whether openings are their own. `budget`: of the member; while the budget is full,
+    the connections take no calls.
 
-    Each connection has a thread: that of the port.
+    Each connection has a thread, which the port provides.
     """
 
     def __init__(
@@ -55,17 +55,17 @@ class CallServer:
         self._ends = Lines(log)
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)  # Notified when a connection has ended, or the view is new.
-        # The caller of each connection, and its number. `_lock` guards it, and the next three.
+        # The caller and the number of each connection. `_lock` guards `_sessions` and the next three fields.
         self._sessions: dict[_core.CallSession, tuple[_Caller, int]] = {}
-        self._newest: dict[_Caller, int] = {}  # The number of the newest connection of each caller.
-        self._view: set[Incarnation] = set()  # All callers above are in it.
-        # The last numbers of each name that was in the view. A member that goes on as another incarnation repeats calls
-        # that it has under way, and they keep their identities.
+        self._newest: dict[_Caller, int] = {}  # The newest connection number of each caller.
+        self._view: set[Incarnation] = set()  # The members of the site. All callers above are in the view.
+        # The last numbers of each name in the view. A member that goes on as another incarnation repeats the calls
+        # under way, and the calls keep their identities.
         self._numbers: dict[str, tuple[int, ...]] = {}
         self._stopping = False
 
     def serve(self, connection: Connection, first: bytes) -> None:
-        """Serves one connection until its end."""
+        """Serves a connection until the connection ends."""
         sock = connection.sock
         try:
             self._serve(connection, first)
@@ -76,8 +76,7 @@ class CallServer:
             self._ends.info("calls of another member, from %s: %s", connection.place, error)
 
     def stop(self) -> None:
-        """Ends every connection. Returns when calls that are being served are done, after STOP_TIMEOUT_S at the
-        latest."""
+        """Ends all connections. Returns when the calls in service are done, after STOP_TIMEOUT_S at the latest."""
         with self._changed:
             self._stopping = True
             for session in self._sessions:
@@ -85,8 +84,7 @@ class CallServer:
             self._changed.wait_for(lambda: not self._sessions, STOP_TIMEOUT_S)
 
     def keep_only(self, members: Collection[Incarnation]) -> None:
-        """Takes the members that the site has: nobody else is served. It ends the connections of those that it does not
-        have any more."""
+        """Adopts the members of the site: no other member is served. Ends the connections of members that have left."""
         with self._changed:
             self._view = set(members)
             for name, number in self._view:
@@ -137,13 +135,14 @@ class CallServer:
                 self._changed.notify_all()
 
     def _callers(self, opener: Incarnation) -> tuple[int, ...]:
-        """Returns the numbers of the incarnations whose calls the member may bring: itself, and earlier ones."""
+        """Returns the numbers of the incarnations whose calls the member may bring: the opener, and earlier
+        incarnations."""
         with self._lock:
             known = self._numbers.get(opener.name, ())
         return (opener.member_id, *(each for each in known if each != opener.member_id))
 
     def _wait_for_view(self, opening: between_members.Opening) -> None:
-        """Returns when the opener is in the view. ConnectivityError if it is not soon."""
+        """Returns when the opener is in the view. ConnectivityError if the opener is not in the view soon."""
         with self._changed:
             if not self._changed.wait_for(
                 lambda: self._stopping or opening.from_ in self._view, between_members.VIEW_WAIT_S
@@ -153,7 +152,8 @@ class CallServer:
     def _take_place(self, session: _core.CallSession, caller: _Caller, line: int) -> None:
         """Adds a session, when the sessions of the caller's earlier connections have ended.
 
-        The caller has given those up. What it sent over them must not be done after a call over this one.
+        The caller has given up the earlier connections. A call from an earlier connection must not be done after a call
+        from the new connection.
         """
         with self._changed:
             if self._stopping:

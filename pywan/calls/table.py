@@ -1,4 +1,4 @@
-"""Owns what a member knows of the primaries of a region's buckets, so that a call finds its way."""
+"""Owns a member's knowledge of the primaries of a region's buckets, for the routing of calls."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pywan.coordination.tables import Bucket, Incarnation
 class KnownPrimary(NamedTuple):
     """The primary of a bucket and its address, as far as this member knows."""
 
-    member: Incarnation | None  # None: nobody is primary now.
+    member: Incarnation | None  # None: no member is primary now.
     host: str
     port: int
     epoch: int  # As `Epoch.word`.
@@ -22,12 +22,12 @@ NO_PRIMARY = KnownPrimary(None, "", 0, 0)
 
 
 class BucketTable:
-    """The primaries of one region's buckets. Any thread may use it."""
+    """The primaries of a region's buckets. All threads may use the table."""
 
     def __init__(self, region: str, buckets: int) -> None:
         self.region = region
         self._changed = threading.Condition()
-        self._primaries = [NO_PRIMARY] * buckets  # `_changed` guards it, and the next. Reading one needs no lock.
+        self._primaries = [NO_PRIMARY] * buckets  # `_changed` guards both fields. Reading an item needs no lock.
         self._listeners: list[Callable[[Iterable[int]], None]] = []
 
     def __len__(self) -> int:
@@ -37,12 +37,13 @@ class BucketTable:
         return self._primaries[bucket]
 
     def on_change(self, listener: Callable[[Iterable[int]], None]) -> None:
-        """Makes `listener(buckets)` be called with each change, under the table's lock."""
+        """Registers a listener: each change calls `listener(buckets)` under the table's lock."""
         with self._changed:
             self._listeners.append(listener)
 
     def update(self, buckets: Mapping[int, Bucket], addresses: Mapping[Incarnation, tuple[str, int]]) -> None:
-        """Takes decisions about buckets, and the addresses of members. What is older than what is known is left out."""
+        """Adopts metadata records about buckets, and the addresses of members. Older records than the known records are
+        ignored."""
         self.set_primaries(
             {
                 number: KnownPrimary(
@@ -55,7 +56,7 @@ class BucketTable:
         )
 
     def set_primaries(self, primaries: Mapping[int, KnownPrimary]) -> None:
-        """As `update`, with what is made of decisions."""
+        """As `update`, with primaries that were made from metadata records."""
         with self._changed:
             changed = [
                 number
@@ -69,15 +70,15 @@ class BucketTable:
             self._changed.notify_all()
 
     def forget(self) -> None:
-        """Forgets all primaries: their epochs mean nothing to what comes next. Who waits for one goes on waiting."""
+        """Forgets all primaries: the old epochs mean nothing for later records. Waiting threads go on waiting."""
         with self._changed:
             self._primaries = [NO_PRIMARY] * len(self._primaries)
             for listener in self._listeners:
                 listener(range(len(self._primaries)))
 
     def wait_newer(self, bucket: int, epoch: int, timeout: float) -> KnownPrimary:
-        """Returns the primary of a bucket as soon as there is one of a later epoch, or what is known after
-        `timeout` seconds."""
+        """Returns the primary of a bucket as soon as the table has a primary of a later epoch, or the known primary
+        after `timeout` seconds."""
 
         def is_newer() -> bool:
             return self._primaries[bucket].epoch > epoch and self._primaries[bucket].member is not None

@@ -44,7 +44,7 @@ cdef class PendingCalls(CallAnswers):
     cdef wan_waker waker
     cdef call_list done             # Finished calls with a pending answer.
     cdef call_list held             # Calls that wait until this member is primary.
-    cdef pending_call *reads        # Calls of `done`: replicated, until no other member can be primary.
+    cdef pending_call *reads        # Reads of replicated data in `done`, until no other member can be primary.
     cdef uint64_t pending_bytes     # The bytes of all pending answers and calls.
     cdef readonly uint32_t pending  # The number of pending calls.
     # When the present call is given up, because the client waits no longer: in the time of the driver, and for the

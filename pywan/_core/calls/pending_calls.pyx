@@ -14,7 +14,7 @@ cdef enum:
     # If so many calls are pending, or so many bytes of answers, the session takes no more calls.
     PENDING_CALLS_MAX = 4096
     PENDING_CALLS_BYTES_MAX = 8 << 20
-    READ_LOOK_US = 1000         # A replicated read checks so often whether this member is still the only primary.
+    READ_LOOK_US = 1000         # A read of replicated data checks so often whether this member is the only primary.
 
 
 cdef class PendingCalls(CallAnswers):
