@@ -11,8 +11,11 @@ pytestmark = pytest.mark.lint
 
 ROOMS = [
     "csrc/replication",
+    "csrc/session",
+    "pywan/_core/calls",
     "pywan/_core/gateway",
     "pywan/_core/replication",
+    "pywan/calls",
     "pywan/coordination",
     "pywan/member",
     "pywan/replication",
