@@ -285,8 +285,8 @@ class Route(_core.CallRoute):
         error = error_of(words)
         if not words.strip(b"\0"):
             error = ConnectivityError(
-                f"region {self._name!r}: the primary lost its part, or its replicas did not answer in time;"
-                " `show coordinator` says who is there"
+                f"region {self._name!r}: the asked member is not primary any more, or its replicas did not answer in"
+                " time; `show coordinator` says who is there"
             )
         error.in_doubt = in_doubt
         return error

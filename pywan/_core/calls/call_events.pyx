@@ -81,8 +81,8 @@ cdef bint wait_until_stable(shared_out *out, uint64_t until_us, goes_on_waiting 
             if status == WAN_OK:
                 break
             if status == WAN_NOT_PRIMARY:
-                wan_note(WAN_CORRUPT, "region %s: this member has lost its part in bucket %u while events of it were"
-                                      " not at all replicas yet; send them again",
+                wan_note(WAN_CORRUPT, "region %s: this member is not primary of bucket %u any more, while events were"
+                                      " not at all in-sync replicas yet; send the events again",
                          wan_region_names[out.region.number].text, touched[n])
                 return False
             if wan_monotonic_us() >= until_us:

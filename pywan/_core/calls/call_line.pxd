@@ -12,7 +12,7 @@ cdef enum:
     CALL_WAITS = 0          # The call is under way.
     CALL_ANSWERED = 1
     CALL_UNKNOWN = 2        # The connection broke: the call may have been done.
-    CALL_NOT_SENT = 3       # The connection was broken, or had no memory.
+    CALL_NOT_SENT = 3       # The connection was broken or full: the call was not sent.
     CALL_LATE = 4           # The time is over.
     CALL_INTERRUPTED = 5    # A signal came.
 

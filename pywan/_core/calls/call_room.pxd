@@ -10,7 +10,7 @@ cdef class CallRoom(CallRegions):
     # The next bytes may have arrived at any time since. 0: the session has read all bytes of the socket.
     cdef uint64_t stopped_us
     cdef uint64_t came_us           # When the calls in `into` arrived, or earlier.
-    # The next call waits until then, and since then, for a learner or for listeners. 0: the call does not wait.
+    # When the next call's wait for a learner or for listeners ends, and when the wait began. 0: no wait.
     cdef uint64_t held_back_until_us, held_back_since_us
 
     cdef void note_came(self) noexcept nogil

@@ -58,8 +58,8 @@ cdef class RowCalls:
         free(self.sections)
 
     def add(self, int64_t row, int operation, key, value=None, callback_argument=None):
-        """Adds a row. If many bytes are waiting, the call first sends the waiting rows. Raises the errors of encoding,
-        and does not add the row then."""
+        """Adds a row. If many bytes are waiting, the waiting rows are sent first. Raises the errors of encoding; then
+        the row is not added."""
         cdef encoded encoded_key, encoded_value, argument
         _key_holder = encode_key(key, &encoded_key)
         _value_holder = encode(value, &encoded_value)
