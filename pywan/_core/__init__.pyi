@@ -501,7 +501,8 @@ def trim_memory(least: int = 0) -> bool:
     last time."""
 
 class Condition:
-    """What a conditional change asks for, as RegionCore.change_if says, and afterwards what the table had."""
+    """The condition of a conditional change, as in RegionCore.change_if, and afterwards the value that the table
+    had."""
 
     def __new__(cls, kind: str, expected: Any = None) -> Self: ...
 
@@ -648,7 +649,7 @@ class RegionCore(RegionCalls):
         condition_: Condition | None = None,
         alone: bool = False,
     ) -> str:
-        """Makes one change, of which the caller can say everything."""
+        """Makes one change."""
     def unasked(self, origin_: _Origin, decisions: _Decisions) -> list[EventQueue]:
         """The queues that an event with this origin would enter, and whose filters have to be asked first."""
     @property
@@ -1049,8 +1050,8 @@ class ReplicaRead:
     @property
     def data(self) -> bytes | None: ...
     def take(self) -> bool | None:
-        """Looks how it ends. True: `live`, `form` and `data` may be told. False: without an answer. None: what it has
-        seen does not count yet."""
+        """Checks the state of the read. True: `live`, `form` and `data` are the answer. False: the read ends without an
+        answer. None: the changes behind the read are not replicated yet."""
 
 class CallSteps:
     """One read (`operation` is None) or change of a route, whose owner makes the attempts: for drivers without
