@@ -378,7 +378,7 @@ class ReplLinkState:
         """Sets the end of the read lease (`monotonic_us`): until then the remote member adopts no later epoch without
         telling this member."""
     def answered(self, at_us: int) -> None:
-        """Notes the time (`monotonic_us`) of an answer of the remote member."""
+        """Notes an answer of the remote member, with its time (`monotonic_us`)."""
 
 class Changelog:
     """The newest changes of each bucket of one region, from the first change that a replica may lack."""
@@ -403,14 +403,14 @@ class Changelog:
         are taken; 0: the leader is unknown. `queue_only`: as a replica or learner the member holds the queued events
         alone."""
     def keep_events(self, bucket: int) -> tuple[int, int]:
-        """Keeps the queued events of a lost bucket that this member does not lead: the events leave from the queues'
-        own partitions. `set_role` follows. Returns how many events are kept, and how many are lost for want of
-        memory."""
+        """Keeps the queued events of a lost bucket that this member does not lead: the events move to the queues' own
+        partitions and leave from these partitions. `set_role` follows. Returns how many events are kept, and how many
+        are lost for want of memory."""
     def set_replicas(self, bucket: int, replicas: Iterable[tuple[int, int, int, int]]) -> None:
         """Sets the replicas to which a primary sends: (replication link, REPLICA_*, transfer, acknowledged) for each
         replica. A queue-only replica has REPLICA_QUEUE_ONLY added. The known state of a remaining replica is kept."""
     def keep_notifications(self, by_primary: bool = False, says: bool = False) -> None:
-        """From now on the changes that are made or followed here are kept as pending notifications
+        """From now on, changes that this member makes or follows are kept as pending notifications
         (`next_notification`)."""
     def set_notification_limit(self, limit_us: int) -> None:
         """Sets how long a listener may stand still before its pending notifications are dropped."""
@@ -423,7 +423,7 @@ class Changelog:
         """Drops the oldest pending notifications of a listener that stands still, if callers wait for the memory."""
     @property
     def notifications_dropped(self) -> int:
-        """How many changes were dropped because listeners stood still, here or at a remote member."""
+        """The number of changes that were dropped because listeners stood still, at this member or a remote one."""
     def notified_through(self, bucket: int) -> int:
         """The sequence through which listeners were notified at this member, the primary of a bucket."""
     def heard_waits(self, bucket: int, after: int = 0) -> tuple[list[int], list[bytes]]:
@@ -440,13 +440,14 @@ class Changelog:
     def callers(self, bucket: int) -> set[int]:
         """The clients (`client_id`) in the deduplication table of a bucket, as a set."""
     def forget(self, bucket: int, caller: int) -> bool:
-        """Forgets the calls of a departed client, and refuses the client from now on, here and at all replicas."""
+        """Forgets the calls of a departed client, and refuses the client from now on, at this member and all
+        replicas."""
     def states(self) -> dict[int, dict[str, Any]]:
         """The state of each bucket that this member has, by number."""
     def acknowledged(self, bucket: int, repl_link: int, timeline: int, epoch: int, sequence: int) -> bool:
         """The replica at the end of a replication link has all changes of the bucket through `sequence`."""
     def told(self, bucket: int, timeline: int, epoch: int, high_watermark: int, notified: int = 0) -> None:
-        """Takes the primary's high watermark of the bucket, and the sequence through which listeners are notified."""
+        """Adopts the primary's high watermark of the bucket, and the sequence through which listeners are notified."""
     def set_holders(self, bucket: int, members: Iterable[int]) -> None:
         """Sets which incarnations, by their numbers, hold the bucket in sync, or are about to leave, as the cluster
         metadata say."""
@@ -571,13 +572,13 @@ class RegionCore(RegionCalls):
         **kwargs: Any,
     ) -> Self: ...
     def limit_memory(self, memory: MemoryLimit) -> None:
-        """Counts what the region takes for this limit of its member."""
+        """Counts the memory of the region for this limit of the member."""
     @property
     def free_bytes(self) -> int:
-        """The bytes that the region has from the system, and that new entries can take."""
+        """The bytes that the region has from the system, free for new entries."""
     def share(self, changelog: Changelog, route: Any, reads_replicas: bool = False, content: bool = False) -> None:
-        """From now on several members hold the region: its changes go into `tail`, and count when all replicas that are
-        waited for have them."""
+        """From now on several members hold the region: its changes go into `changelog`, and are replicated when all
+        in-sync replicas have the changes."""
     @property
     def is_shared(self) -> bool:
         """Whether several members hold the region: the next change goes into a change log."""
@@ -588,7 +589,7 @@ class RegionCore(RegionCalls):
     def shards(self) -> int:
         """How many shards the region's table has."""
     def extend(self, bucket: int, timeline: int, epoch: int, first_sequence: int, entries: bytes) -> int:
-        """Applies changes that another replica of the bucket has, as `Changelog.fetch` gave them."""
+        """Applies changes that a remote replica of the bucket has, as `Changelog.fetch` returned the changes."""
     @property
     def queues(self) -> tuple[EventQueue, ...]:
         """The attached queues."""
@@ -605,7 +606,7 @@ class RegionCore(RegionCalls):
         asking: Collection[EventQueue] = (),
     ) -> None:
         """Replaces the attached senders by these EventQueues, and recomputes which sites new events will reach: the
-        remote sites of the senders that run."""
+        remote sites of the running senders."""
     def set_callback_path(self, change: _CallbackChange | None) -> None:
         """From now on changes go through `change(operation, key, value, callback_argument)`, which calls the user's
         Python."""
@@ -730,18 +731,19 @@ class RegionCore(RegionCalls):
         """(next cursor or None, entries): the live entries of one shard or more, packed so that sites can be
         compared."""
     def one_wait(self) -> AbstractContextManager[Any]:
-        """A context for many changes: the changes that this thread makes in the region while the context is entered are
-        waited for once, at its end."""
+        """A context for many changes: this thread's changes in the region are waited for once, at the end of the
+        context."""
     def one_deadline(self) -> AbstractContextManager[Any]:
-        """A context for a call that makes several others in this thread: all of them end by its deadline."""
+        """A context for a call that makes several calls in this thread: all of the inner calls end by the deadline of
+        the outer call."""
 
 class RegionFace(RegionCalls):
-    """The part of a region that users hold: the compiled calls."""
+    """The facade of a region, which users hold: the compiled calls."""
 
     def __new__(cls, core: RegionCore) -> Self: ...
 
 def core_of_face(face: RegionFace) -> RegionCore:
-    """What a region has: for the member that holds it."""
+    """The core behind a facade, for the member that holds the region."""
 
 def region_name(number: int) -> str | None:
     """The name that has this number in this process."""
@@ -1469,7 +1471,7 @@ class RowStage(Session):
         """Applies staged rows in order, as changes made at this member, from where the last call stopped."""
 
 class _Nothing:
-    """Does nothing when called: what the benchmarks of single calls are measured against."""
+    """Does nothing when called: the baseline for the benchmarks of single calls."""
 
     def put(self, key: Any, value: Any, callback_argument: Any = None) -> None: ...
 

@@ -92,7 +92,7 @@ cdef class ReplLinkState:
         wan_set(&self.state.read_lease_until_us, until_us)
 
     def answered(self, uint64_t at_us):
-        """Notes the time (`monotonic_us`) of an answer of the remote member."""
+        """Notes an answer of the remote member, with its time (`monotonic_us`)."""
         wan_set(&self.state.answered_us, at_us)
 
     def __dealloc__(self):
@@ -111,7 +111,7 @@ cdef class Changelog:
         self.repl_links, self.fed = {}, ()
         if buckets == 0 or shards == 0 or shards % buckets:
             raise ValueError(f"{shards} shards cannot be divided among {buckets} buckets")
-        raise_for(wan_changelog_init(&self.changelog, buckets, shards, min_isr), "the tails of a region")
+        raise_for(wan_changelog_init(&self.changelog, buckets, shards, min_isr), "the change logs of a region")
         if budget is not None:
             self.budget, self.changelog.budget = budget, &budget.budget
 
@@ -156,9 +156,9 @@ cdef class Changelog:
         removal_news_came()
 
     def keep_events(self, uint32_t bucket):
-        """Keeps the queued events of a lost bucket that this member does not lead: the events leave from the queues'
-        own partitions. `set_role` follows. Returns how many events are kept, and how many are lost for want of
-        memory."""
+        """Keeps the queued events of a lost bucket that this member does not lead: the events move to the queues' own
+        partitions and leave from these partitions. `set_role` follows. Returns how many events are kept, and how many
+        are lost for want of memory."""
         self.check(bucket)
         cdef uint64_t kept = 0, lost = 0
         with nogil:
@@ -188,10 +188,10 @@ cdef class Changelog:
             free(given)
 
     def keep_notifications(self, bint by_primary=False, bint says=False):
-        """From now on the changes that are made or followed here are kept as pending notifications
+        """From now on, changes that this member makes or follows are kept as pending notifications
         (`next_notification`). `by_primary`: the primary of a bucket notifies listeners, and not each member with a
-        replica. `says`: each member with a replica notifies its listeners, and the primary says how far the
-        notifications are, as some members may not notify for changes that they follow."""
+        replica. `says`: each member with a replica notifies its listeners, and the primary announces the progress, as
+        some members may not notify for followed changes."""
         cdef wan_notify which = WAN_NOTIFY_LED if by_primary else WAN_NOTIFY_AND_SAY if says else WAN_NOTIFY_REPLICAS
         raise_for(wan_changelog_keep_notifications(&self.changelog, which), "the changes that wait for listeners")
 
@@ -202,9 +202,9 @@ cdef class Changelog:
 
     def next_notification(self, uint32_t timeout_ms):
         """Returns the next replicated change for the listeners: (operation, the value before, the record, whether a
-        remote member may have notified listeners too). The call confirms the notification of the change that was
-        returned before. The operation is "create", "update" or "destroy"; the value is (form, bytes), or None if there
-        was no value. Waits up to `timeout_ms`. None: there is no change. One thread calls this."""
+        remote member may have notified listeners too). The call confirms the notification of the previously returned
+        change. The operation is "create", "update" or "destroy"; the value is (form, bytes), or None for no value.
+        Waits up to `timeout_ms`. None: no change is pending. Only one thread may call this method."""
         cdef const wan_notification *item
         cdef const wan_changelog_entry *entry
         cdef const uint8_t *old
@@ -226,10 +226,10 @@ cdef class Changelog:
                 <bytes>record[:wan_record_length(<const wan_record *>record)], bool(item.may_repeat))
 
     def notifications_state(self):
-        """The state of the pending notifications. `bytes`: the size of the pending changes. `dropped`: changes that
-        were dropped because a listener stood still for too long. `forgotten`: followed changes of remote primaries,
-        dropped for the same reason; after a takeover no listener is notified of these changes. `standing_us`: how long
-        the listeners have been at one change; `stood_us`: the same time at the last drop."""
+        """The state of the pending notifications. `bytes`: the size of the pending changes. `dropped`: number of
+        changes dropped because a listener stood still for too long. `forgotten`: number of followed changes of remote
+        primaries, dropped for the same reason; a takeover does not bring their notifications back. `standing_us`: the
+        time that the listeners have spent at one change; `stood_us`: the same time at the last drop."""
         cdef wan_notifications_state state
         memset(&state, 0, sizeof(state))
         if wan_changelog_notifications(&self.changelog) != NULL:
@@ -244,7 +244,7 @@ cdef class Changelog:
 
     @property
     def notifications_dropped(self):
-        """How many changes were dropped because listeners stood still, here or at a remote member."""
+        """The number of changes that were dropped because listeners stood still, at this member or a remote one."""
         cdef wan_notifications *notifications = wan_changelog_notifications(&self.changelog)
         return wan_read(&notifications.dropped) + wan_read(&notifications.forgotten) if notifications != NULL else 0
 
@@ -276,7 +276,8 @@ cdef class Changelog:
         return sequences, records
 
     def end_notifications(self):
-        """Ends the notifications. Returns for how many changes this member should still have notified listeners."""
+        """Ends the notifications. Returns the number of pending notifications that this member should have
+        delivered."""
         cdef uint64_t dropped = 0
         with nogil:
             if wan_changelog_notifications(&self.changelog) != NULL:
@@ -364,8 +365,8 @@ cdef class Changelog:
             wan_buffer_close(&found)
 
     def forget(self, uint32_t bucket, uint64_t caller):
-        """Forgets the calls of a departed client, and refuses the client from now on, here and at all replicas. Returns
-        whether the entry is under way: this member must be primary, and may have no room now."""
+        """Forgets the calls of a departed client, and refuses the client from now on, at this member and all replicas.
+        Returns whether the entry is under way: this member must be primary, and may have no room now."""
         self.check(bucket)
         cdef wan_status status
         with nogil:
@@ -390,7 +391,7 @@ cdef class Changelog:
         return grew
 
     def told(self, uint32_t bucket, uint64_t timeline, uint64_t epoch, uint64_t high_watermark, uint64_t notified=0):
-        """Takes the primary's high watermark of the bucket, and the sequence through which listeners are notified. The
+        """Adopts the primary's high watermark of the bucket, and the sequence through which listeners are notified. The
         call also counts as contact with the primary now. For drivers without replication links."""
         self.check(bucket)
         self.contact = self.contact or wan_contact_begin()
@@ -401,7 +402,7 @@ cdef class Changelog:
 
     def announce_removals(self, uint32_t bucket):
         """Announces once more, on all replication links, the events that have left the queues of the bucket, with the
-        reasons. A member that has begun to hold the bucket has ignored earlier announcements."""
+        reasons. A new holder of the bucket has ignored earlier announcements."""
         self.check(bucket)
         with nogil:
             wan_changelog_tell_again(&self.changelog, bucket)
@@ -456,8 +457,8 @@ cdef class Changelog:
 
     def set_primary_until(self, until_us):
         """Sets until when, by `monotonic_us`, the member takes changes, raises the high watermark and answers reads as
-        a primary. If that time is not over, the high watermark now also covers the changes that were held back. None:
-        for ever."""
+        a primary. If the time is not over, the high watermark now also covers changes that were held back. None: for
+        ever."""
         cdef uint64_t until = NEVER if until_us is None else <uint64_t>until_us
         cdef uint32_t bucket
         with nogil:

@@ -213,8 +213,8 @@ cdef inline wan_status region_check_memory(region_core *region, wan_shard *shard
         return wan_limit_refuse(region.table.slab.limit)
     if region.table.slab.limit != NULL:
         wan_add_shared(&region.table.slab.limit.refused, 1)
-    wan_note(WAN_LOW_MEMORY, "the memory of member %s, which has a replica, is at its limit, and it takes only changes"
-                             " that need no memory; %s", short_replica.other, WAN_LIMIT_REMEDY)
+    wan_note(WAN_LOW_MEMORY, "the memory of member %s, which has a replica, is at its limit, and the bucket takes only"
+                             " changes that need no memory; %s", short_replica.other, WAN_LIMIT_REMEDY)
     return WAN_FULL
 
 

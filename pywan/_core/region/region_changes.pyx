@@ -562,7 +562,7 @@ cdef class ReplicaRead:
 cdef object no_answer(CompiledRegion self, key, bint in_doubt, uint64_t began):
     """The error for a call that began at `began`, and whose replicas did not answer in time."""
     from pywan.errors import ConnectivityError
-    became = "the change may count later, or be lost" if in_doubt else "nothing was changed"
+    became = "the change may still be replicated, or be lost" if in_doubt else "nothing was changed"
     error = ConnectivityError(f"region {self.name!r}: key {described(key)}: not all replicas of its bucket answered"
                               f" within {(wan_monotonic_us() - began) / 1e6:.3g} s; {became}. Try again when the"
                               " members of the site reach each other; `show coordinator` says who is there")
