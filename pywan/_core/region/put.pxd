@@ -620,7 +620,7 @@ cdef inline void step_tell(attachment *attached, put_step *step) noexcept nogil:
     entry lock, which keeps the attachment and the queues with their files."""
     cdef uint32_t n
     for n in range(attached.count):
-        if step.decided.verdicts[n] == ENQUEUE_KNOWN:      # Counted at its first entry.
+        if step.decided.verdicts[n] == ENQUEUE_KNOWN:      # The queue counted the event before.
             continue
         if step.decided.verdicts[n] != ENQUEUE_ENTERS:
             note_not_entered(attached.queues[n], step.decided.verdicts[n])
