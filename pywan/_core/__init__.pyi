@@ -371,22 +371,23 @@ _Record = bytes  # Outside the class, whose property `bytes` hides the type.
 # Regions
 
 class ReplLinkState:
-    """What the tails of all regions know of the replication link to one other member."""
+    """The state of the replication link to one remote member, shared by the change logs of all regions."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None: ...
     def set_read_lease(self, until_us: int) -> None:
-        """Until then (`monotonic_us`) the other member adopts no later epoch without saying so."""
+        """Sets the end of the read lease (`monotonic_us`): until then the remote member adopts no later epoch without
+        telling this member."""
     def answered(self, at_us: int) -> None:
-        """The other member has answered something then (`monotonic_us`)."""
+        """Notes an answer of the remote member, with its time (`monotonic_us`)."""
 
 class Changelog:
-    """The last changes of each bucket of one region, which some replicas may lack."""
+    """The newest changes of each bucket of one region, from the first change that a replica may lack."""
 
     def __init__(self, buckets: int, shards: int, min_isr: int = 1, budget: MemoryBudget | None = None) -> None:
         """`min_isr`: a bucket with fewer in-sync replicas, the primary included, takes no change. `budget`: the
         member's, which counts what the change log holds."""
     def behind(self) -> dict[int, int]:
-        """By replication link: how many bytes of changes the replica at its end has yet to acknowledge."""
+        """By replication link: how many bytes of changes the replica at the end of the link has yet to acknowledge."""
     def set_role(
         self,
         bucket: int,
@@ -397,57 +398,62 @@ class Changelog:
         leader: int = 0,
         queue_only: bool = False,
     ) -> None:
-        """Sets what this member is for a bucket (TAIL_*). It adopts the epoch: older ones are refused from now on.
-        `leader`: the number of the primary's incarnation, whose replication link alone brings changes; 0: it is not
-        known. `queue_only`: as a replica or learner it holds the queued events alone."""
+        """Sets the role of this member for a bucket (REPLICA_*). The member adopts the epoch: lower epochs are refused
+        from now on. `leader`: the number of the primary's incarnation; only changes from the leader's replication link
+        are taken; 0: the leader is unknown. `queue_only`: as a replica or learner the member holds the queued events
+        alone."""
     def keep_events(self, bucket: int) -> tuple[int, int]:
-        """The bucket is lost, and this member is no primary of it: what its queues have of it leaves from their own
-        partitions. `set_role` follows. Returns how many events are kept, and how many are not, for want of memory."""
+        """Keeps the queued events of a lost bucket that this member does not lead: the events move to the queues' own
+        partitions and leave from these partitions. `set_role` follows. Returns how many events are kept, and how many
+        are lost for want of memory."""
     def set_replicas(self, bucket: int, replicas: Iterable[tuple[int, int, int, int]]) -> None:
-        """Sets whom a primary sends to: (replication link, COPY_*, transfer, acknowledged) for each replica. One that
-        holds the queued events alone has REPLICA_QUEUE_ONLY added. What is known of a replica that stays is kept."""
+        """Sets the replicas to which a primary sends: (replication link, REPLICA_*, transfer, acknowledged) for each
+        replica. A queue-only replica has REPLICA_QUEUE_ONLY added. The known state of a remaining replica is kept."""
     def keep_notifications(self, by_primary: bool = False, says: bool = False) -> None:
-        """From now on the changes that are made or followed here wait for listeners (`next_notification`)."""
+        """From now on, changes that this member makes or follows are kept as pending notifications
+        (`next_notification`)."""
     def set_notification_limit(self, limit_us: int) -> None:
-        """Sets how long a listener may stand still before changes that wait for it are dropped."""
+        """Sets how long a listener may stand still before its pending notifications are dropped."""
     def next_notification(self, timeout_ms: int) -> tuple[str, tuple[int, bytes] | None, bytes, bool] | None:
-        """The next change that listeners are to be told, which counts: (operation, the value before, the record,
-        whether another member may have told it too)."""
+        """Returns the next replicated change for the listeners: (operation, the value before, the record, whether a
+        remote member may have notified listeners too)."""
     def notifications_state(self) -> dict[str, int]:
-        """What waits for listeners."""
+        """The state of the pending notifications."""
     def relieve(self) -> None:
-        """Drops the oldest changes that wait for a listener which stands still, if callers wait for that."""
+        """Drops the oldest pending notifications of a listener that stands still, if callers wait for the memory."""
     @property
     def notifications_dropped(self) -> int:
-        """How many changes were dropped because listeners stood still, here or at another member."""
+        """The number of changes that were dropped because listeners stood still, at this member or a remote one."""
     def notified_through(self, bucket: int) -> int:
-        """Through which sequence listeners were told at this member, the primary of a bucket."""
+        """The sequence through which listeners were notified at this member, the primary of a bucket."""
     def heard_waits(self, bucket: int, after: int = 0) -> tuple[list[int], list[bytes]]:
-        """Returns the changes of a bucket that wait for listeners: their sequences in order, and the records behind
-        sequence `after`. For simulations that check each change."""
+        """Returns the pending notifications of a bucket: their sequences in order, and the records behind sequence
+        `after`. For simulations that check each change."""
     def end_notifications(self) -> int:
-        """Nobody tells changes any more. Returns how many of them this member was to tell."""
+        """Ends the notifications. Returns for how many changes this member should still have notified listeners."""
     def log_end(self, bucket: int) -> int:
         """The sequence of the newest change of a bucket."""
     def fetch(self, bucket: int, after: int) -> bytes:
         """The changes of a bucket behind sequence `after`, as replication links carry them."""
     def state(self, bucket: int) -> dict[str, Any]:
-        """What the member knows of a bucket, and of its replicas if it leads it."""
+        """The member's state of a bucket, with the state of the replicas if the member leads the bucket."""
     def callers(self, bucket: int) -> set[int]:
-        """The callers of which a bucket remembers calls, as a set."""
+        """The clients (`client_id`) in the deduplication table of a bucket, as a set."""
     def forget(self, bucket: int, caller: int) -> bool:
-        """Forgets the calls of a caller that is gone, and refuses it from now on, here and at all replicas."""
+        """Forgets the calls of a departed client, and refuses the client from now on, at this member and all
+        replicas."""
     def states(self) -> dict[int, dict[str, Any]]:
         """The state of each bucket that this member has, by number."""
     def acknowledged(self, bucket: int, repl_link: int, timeline: int, epoch: int, sequence: int) -> bool:
         """The replica at the end of a replication link has all changes of the bucket through `sequence`."""
     def told(self, bucket: int, timeline: int, epoch: int, high_watermark: int, notified: int = 0) -> None:
-        """The primary says through which sequence the changes of the bucket count, and listeners heard them."""
+        """Adopts the primary's high watermark of the bucket, and the sequence through which listeners are notified."""
     def set_holders(self, bucket: int, members: Iterable[int]) -> None:
-        """Sets which incarnations, by their numbers, hold the bucket in sync, or are about to leave, as the tables
-        say."""
+        """Sets which incarnations, by their numbers, hold the bucket in sync, or are about to leave, as the cluster
+        metadata say."""
     def announce_removals(self, bucket: int) -> None:
-        """Tells all replication links once more what has left the queues that the bucket feeds, and why."""
+        """Announces once more, on all replication links, the events that have left the queues of the bucket, with the
+        reasons."""
     def may_read(self, bucket: int) -> bool:
         """Whether this member, as primary of the bucket, may answer a read without asking the replicas."""
     def add_repl_link(self, number: int, repl_link: ReplLinkState) -> None:
@@ -458,14 +464,15 @@ class Changelog:
         """Sets until when the coordinator's lease runs, by `monotonic_us`."""
 
     def set_primary_until(self, until_us: int | None) -> None:
-        """Sets until when, by `monotonic_us`, the member takes changes, counts them and answers reads as a primary.
-        Changes that were held back count, if it is not over. None: for ever."""
+        """Sets until when, by `monotonic_us`, the member takes changes, raises the high watermark and answers reads as
+        a primary. If that time is not over, the high watermark now also covers the changes that were held back. None:
+        for ever."""
 
 def monotonic_us() -> int:
-    """Microseconds by the clock that leases and promises are counted in."""
+    """Microseconds by the clock of leases and read leases."""
 
 def simulate_monotonic_us(now_us: int) -> None:
-    """Sets what `monotonic_us` returns in the whole process until the next call; 0: the system's time."""
+    """Sets the result of `monotonic_us` in the whole process until the next call; 0: the system's time."""
 
 class Bell:
     """Wakes a thread that sleeps, so that it looks earlier than it would."""
@@ -501,7 +508,8 @@ def trim_memory(least: int = 0) -> bool:
     last time."""
 
 class Condition:
-    """What a conditional change asks for, as RegionCore.change_if says, and afterwards what the table had."""
+    """The condition of a conditional change, as in RegionCore.change_if, and afterwards the value that the table
+    had."""
 
     def __new__(cls, kind: str, expected: Any = None) -> Self: ...
 
@@ -564,13 +572,13 @@ class RegionCore(RegionCalls):
         **kwargs: Any,
     ) -> Self: ...
     def limit_memory(self, memory: MemoryLimit) -> None:
-        """Counts what the region takes for this limit of its member."""
+        """Counts the memory of the region for this limit of the member."""
     @property
     def free_bytes(self) -> int:
-        """The bytes that the region has from the system, and that new entries can take."""
+        """The bytes that the region has from the system, free for new entries."""
     def share(self, changelog: Changelog, route: Any, reads_replicas: bool = False, content: bool = False) -> None:
-        """From now on several members hold the region: its changes go into `tail`, and count when all replicas that are
-        waited for have them."""
+        """From now on several members hold the region: its changes go into `changelog`, and are replicated when all
+        in-sync replicas have the changes."""
     @property
     def is_shared(self) -> bool:
         """Whether several members hold the region: the next change goes into a change log."""
@@ -581,7 +589,7 @@ class RegionCore(RegionCalls):
     def shards(self) -> int:
         """How many shards the region's table has."""
     def extend(self, bucket: int, timeline: int, epoch: int, first_sequence: int, entries: bytes) -> int:
-        """Applies changes that another replica of the bucket has, as `Changelog.fetch` gave them."""
+        """Applies changes that a remote replica of the bucket has, as `Changelog.fetch` returned the changes."""
     @property
     def queues(self) -> tuple[EventQueue, ...]:
         """The attached queues."""
@@ -598,7 +606,7 @@ class RegionCore(RegionCalls):
         asking: Collection[EventQueue] = (),
     ) -> None:
         """Replaces the attached senders by these EventQueues, and recomputes which sites new events will reach: the
-        remote sites of the senders that run."""
+        remote sites of the running senders."""
     def set_callback_path(self, change: _CallbackChange | None) -> None:
         """From now on changes go through `change(operation, key, value, callback_argument)`, which calls the user's
         Python."""
@@ -648,7 +656,7 @@ class RegionCore(RegionCalls):
         condition_: Condition | None = None,
         alone: bool = False,
     ) -> str:
-        """Makes one change, of which the caller can say everything."""
+        """Makes one change."""
     def unasked(self, origin_: _Origin, decisions: _Decisions) -> list[EventQueue]:
         """The queues that an event with this origin would enter, and whose filters have to be asked first."""
     @property
@@ -723,18 +731,19 @@ class RegionCore(RegionCalls):
         """(next cursor or None, entries): the live entries of one shard or more, packed so that sites can be
         compared."""
     def one_wait(self) -> AbstractContextManager[Any]:
-        """A context for many changes: the changes that this thread makes in the region while the context is entered are
-        waited for once, at its end."""
+        """A context for many changes: this thread's changes in the region are waited for once, at the end of the
+        context."""
     def one_deadline(self) -> AbstractContextManager[Any]:
-        """A context for a call that makes several others in this thread: all of them end by its deadline."""
+        """A context for a call that makes several calls in this thread: all of the inner calls end by the deadline of
+        the outer call."""
 
 class RegionFace(RegionCalls):
-    """The part of a region that users hold: the compiled calls."""
+    """The facade of a region, which users hold: the compiled calls."""
 
     def __new__(cls, core: RegionCore) -> Self: ...
 
 def core_of_face(face: RegionFace) -> RegionCore:
-    """What a region has: for the member that holds it."""
+    """The core behind a facade, for the member that holds the region."""
 
 def region_name(number: int) -> str | None:
     """The name that has this number in this process."""
@@ -1049,8 +1058,8 @@ class ReplicaRead:
     @property
     def data(self) -> bytes | None: ...
     def take(self) -> bool | None:
-        """Looks how it ends. True: `live`, `form` and `data` may be told. False: without an answer. None: what it has
-        seen does not count yet."""
+        """Checks the state of the read. True: `live`, `form` and `data` are the answer. False: the read ends without an
+        answer. None: the changes behind the read are not replicated yet."""
 
 class CallSteps:
     """A read (`operation` is None) or a change through a route, whose owner makes the attempts: for drivers without
@@ -1462,7 +1471,7 @@ class RowStage(Session):
         """Applies staged rows in order, as changes made at this member, from where the last call stopped."""
 
 class _Nothing:
-    """Does nothing when called: what the benchmarks of single calls are measured against."""
+    """Does nothing when called: the baseline for the benchmarks of single calls."""
 
     def put(self, key: Any, value: Any, callback_argument: Any = None) -> None: ...
 

@@ -1,5 +1,6 @@
-# Owns what an event of another site does to a region that several members hold, at the primary of its bucket. Both the
-# receiver and the calls of other members' receivers apply events so. It runs for each event.
+# Owns the effect of a remote site's event on a region that several members hold, at the primary of the bucket. The
+# receiver applies its events by this code, and so do the calls of remote members' receivers. The code runs for each
+# event.
 from libc.stdint cimport uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
@@ -9,24 +10,25 @@ from pywan._core.region.put cimport change_from_record, origin_from_record, regi
 from pywan._core.region.region_state cimport origin, region_core
 
 cdef enum:
-    # What became of an event. A positive number is a reason of failure (WAN_FAILED_*).
-    EVENT_DONE = 0              # It took effect, or has taken effect before.
+    # The result for an event. A positive number is a reason of failure (WAN_FAILED_*).
+    EVENT_DONE = 0              # The event took effect, now or before.
     EVENT_LOST = -1             # A later version stays.
     EVENT_NOT_TAKEN = -2        # The status says why. Nothing was changed.
 
 cdef enum:
-    # What the user's Python says of an event, beside EVENT_DONE and the reasons of failure.
+    # Results of the user's Python for an event, beside EVENT_DONE and the reasons of failure.
     ASKED_LOST = -2             # A later version stays.
-    ASKED_NOT_PRIMARY = -3        # Another member leads its bucket. Nothing was changed.
+    ASKED_NOT_PRIMARY = -3        # This member does not lead the bucket. Nothing was changed.
 
 
 cdef inline bint is_event_ahead(wan_clock *clock, const wan_record *record, uint64_t *now_ms,
                                 uint64_t max_drift_ms) noexcept nogil:
-    """Whether the record's stamp is too far in the future. `now_ms`: the time at an earlier look, or at this one."""
+    """Whether the record's stamp is too far in the future. `now_ms`: the time at an earlier check; gets the time of
+    this check."""
     if wan_stamp_ms(record.stamp) <= now_ms[0] + max_drift_ms:
         return False
     if not record.flags & WAN_FLAG_GIVEN:
-        wan_clock_receive(clock, record.stamp)         # Our own clock may be the one that is wrong.
+        wan_clock_receive(clock, record.stamp)         # The wrong clock may be our own.
     now_ms[0] = wan_clock_receiving_ms(clock)
     return wan_stamp_ms(record.stamp) > now_ms[0] + max_drift_ms
 
@@ -34,9 +36,9 @@ cdef inline bint is_event_ahead(wan_clock *clock, const wan_record *record, uint
 cdef inline int region_apply_event(region_core *region, const wan_record *record, uint64_t hash,
                                    bint possible_duplicate, wan_change *change, bint *took_effect,
                                    wan_status *status) noexcept nogil:
-    """Applies an event whose stamp may be applied. With EVENT_DONE and EVENT_LOST, `change` says what has to count
-    before anybody is told. EVENT_NOT_TAKEN: *status is as `region_change` returns it; WAN_NOT_PRIMARY: this member is
-    not primary of the bucket."""
+    """Applies an event whose stamp is acceptable. For EVENT_DONE and EVENT_LOST, `change` says which sequence has to be
+    replicated before the result may leave. EVENT_NOT_TAKEN: *status is as from `region_change`; WAN_NOT_PRIMARY: this
+    member is not primary of the bucket."""
     cdef origin from_
     cdef wan_outcome outcome
     change_from_event(change, record, hash)
@@ -52,7 +54,7 @@ cdef inline void change_from_event(wan_change *change, const wan_record *record,
 
 
 cdef inline int event_became(region_core *region, wan_outcome outcome, bint *took_effect) noexcept nogil:
-    """What became of an event whose change had this outcome. A conflict is counted."""
+    """The result for an event whose change had this outcome. A conflict is counted."""
     took_effect[0] = outcome <= WAN_DESTROYED
     if outcome == WAN_LOST:
         wan_add_shared(&region.conflicts, 1)

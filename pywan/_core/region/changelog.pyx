@@ -1,5 +1,5 @@
-# Owns `Changelog`, the tails of a region that several members hold, and `ReplLinkState`, what a change log knows of a
-# replication link.
+# Owns `Changelog`, the change logs of a region that several members hold, and `ReplLinkState`, the state of a
+# replication link as the change logs know the link.
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc
@@ -16,8 +16,8 @@ from pywan._core.base.gil cimport gil_back, gil_may_go, lock_take_with_gil
 from pywan._core.base.status cimport raise_for
 
 cdef enum:
-    REPLICA_QUEUES = 2             # Added to the state of a replica that holds the queued events alone.
-    MOVED_TOGETHER = 4096       # So many queued events are moved at a time, under the queue's lock.
+    REPLICA_QUEUES = 2             # Added to the state of a queue-only replica.
+    MOVED_TOGETHER = 4096       # Number of queued events that are moved under one hold of the queue's lock.
 
 REPLICA_ABSENT, REPLICA_LEARNER, REPLICA_IN_SYNC = WAN_REPLICA_ABSENT, WAN_REPLICA_LEARNER, WAN_REPLICA_IN_SYNC
 REPLICA_TAKING_OVER, REPLICA_PRIMARY = WAN_REPLICA_TAKING_OVER, WAN_REPLICA_PRIMARY
@@ -30,8 +30,8 @@ cdef tuple ROLES = ("absent", "learner", "copy", "taking over", "primary")
 
 
 cdef void changelog_ready_events(wan_changelog *changelog, uint32_t bucket) noexcept nogil:
-    """Makes the events of a bucket ready whose changes count, in the queues that it feeds, if they are sent from here.
-    A learner has no whole queue yet."""
+    """Makes events of a bucket ready in the queues that the bucket feeds: the events of replicated changes, if this
+    member dispatches the events. A learner has no whole queue yet."""
     cdef wan_changelog_bucket *at = &changelog.buckets[bucket]
     cdef wan_feeds *feeds
     cdef uint32_t n
@@ -50,8 +50,9 @@ cdef void changelog_ready_events(wan_changelog *changelog, uint32_t bucket) noex
 
 cdef void changelog_keep_events(wan_changelog *changelog, uint32_t bucket, uint64_t *kept,
                                 uint64_t *lost) noexcept nogil:
-    """As `Changelog.keep_events`. The lock of the bucket is held from the moment at which it takes no more changes
-    until its streams are empty: so no event is left behind, and nobody is told that these are settled."""
+    """As `Changelog.keep_events`. The lock of the bucket is held from the moment at which the bucket takes no more
+    changes until its streams are empty. So no event is left behind, and no member is told that the events are
+    removed."""
     cdef wan_changelog_bucket *at = &changelog.buckets[bucket]
     cdef wan_feeds *feeds
     cdef gateway_queue *gateway
@@ -74,7 +75,8 @@ cdef void changelog_keep_events(wan_changelog *changelog, uint32_t bucket, uint6
 
 
 cdef class ReplLinkState:
-    """What the tails of all regions know of the replication link to one other member. `ReplSender` extends it."""
+    """The state of the replication link to one remote member, shared by the change logs of all regions. `ReplSender`
+    extends the class."""
 
     def __cinit__(self, *arguments, **named):
         self.state.rest_file = -1
@@ -85,11 +87,12 @@ cdef class ReplLinkState:
             raise OSError("no file descriptor is left for a replication link; raise the limit (ulimit -n)")
 
     def set_read_lease(self, uint64_t until_us):
-        """Until then (`monotonic_us`) the other member adopts no later epoch without saying so."""
+        """Sets the end of the read lease (`monotonic_us`): until then the remote member adopts no later epoch without
+        telling this member."""
         wan_set(&self.state.read_lease_until_us, until_us)
 
     def answered(self, uint64_t at_us):
-        """The other member has answered something then (`monotonic_us`)."""
+        """Notes an answer of the remote member, with its time (`monotonic_us`)."""
         wan_set(&self.state.answered_us, at_us)
 
     def __dealloc__(self):
@@ -99,16 +102,16 @@ cdef class ReplLinkState:
             close_file(self.state.rest_file)
 
 
-@cython.no_gc_clear      # `__dealloc__` gives back to the budget what the change log holds.
+@cython.no_gc_clear      # `__dealloc__` gives the bytes of the change log back to the budget.
 cdef class Changelog:
-    """The last changes of each bucket of one region, which some replicas may lack. `epoch` is one word everywhere.
-    `budget`: the member's, which counts what the change log holds."""
+    """The newest changes of each bucket of one region, from the first change that a replica may lack. `epoch` is one
+    integer in all calls. `budget`: the member's, which counts the bytes of the change log."""
 
     def __cinit__(self, uint32_t buckets, uint32_t shards, uint32_t min_isr=1, MemoryBudget budget=None):
         self.repl_links, self.fed = {}, ()
         if buckets == 0 or shards == 0 or shards % buckets:
             raise ValueError(f"{shards} shards cannot be divided among {buckets} buckets")
-        raise_for(wan_changelog_init(&self.changelog, buckets, shards, min_isr), "the tails of a region")
+        raise_for(wan_changelog_init(&self.changelog, buckets, shards, min_isr), "the change logs of a region")
         if budget is not None:
             self.budget, self.changelog.budget = budget, &budget.budget
 
@@ -123,9 +126,10 @@ cdef class Changelog:
 
     def set_role(self, uint32_t bucket, uint8_t role, uint64_t timeline, uint64_t epoch, uint64_t transfer=0,
                  uint32_t leader=0, bint queue_only=False):
-        """Sets what this member is for a bucket (TAIL_*). It adopts the epoch: older ones are refused from now on.
-        `leader`: the number of the primary's incarnation, whose replication link alone brings changes; 0: it is not
-        known. `queue_only`: as a replica or learner it holds the queued events alone."""
+        """Sets the role of this member for a bucket (REPLICA_*). The member adopts the epoch: lower epochs are refused
+        from now on. `leader`: the number of the primary's incarnation; only changes from the leader's replication link
+        are taken; 0: the leader is unknown. `queue_only`: as a replica or learner the member holds the queued events
+        alone."""
         self.check(bucket)
         with nogil:
             wan_changelog_set_leader(&self.changelog, bucket, leader, queue_only)
@@ -133,8 +137,8 @@ cdef class Changelog:
             changelog_ready_events(&self.changelog, bucket)
 
     def set_holders(self, uint32_t bucket, members):
-        """Sets which incarnations, by their numbers, hold the bucket in sync, or are about to leave, as the tables say.
-        They alone are believed that queued events have left."""
+        """Sets which incarnations, by their numbers, hold the bucket in sync, or are about to leave, as the cluster
+        metadata say. Only announcements of removed events from these incarnations are believed."""
         self.check(bucket)
         cdef list numbers = list(members)
         cdef uint32_t n, count = <uint32_t>len(numbers)
@@ -152,8 +156,9 @@ cdef class Changelog:
         removal_news_came()
 
     def keep_events(self, uint32_t bucket):
-        """The bucket is lost, and this member is no primary of it: what its queues have of it leaves from their own
-        partitions. `set_role` follows. Returns how many events are kept, and how many are not, for want of memory."""
+        """Keeps the queued events of a lost bucket that this member does not lead: the events move to the queues' own
+        partitions and leave from these partitions. `set_role` follows. Returns how many events are kept, and how many
+        are lost for want of memory."""
         self.check(bucket)
         cdef uint64_t kept = 0, lost = 0
         with nogil:
@@ -161,8 +166,8 @@ cdef class Changelog:
         return kept, lost
 
     def set_replicas(self, uint32_t bucket, replicas):
-        """Sets whom a primary sends to: (replication link, COPY_*, transfer, acknowledged) for each replica. One that
-        holds the queued events alone has REPLICA_QUEUE_ONLY added. What is known of a replica that stays is kept."""
+        """Sets the replicas to which a primary sends: (replication link, REPLICA_*, transfer, acknowledged) for each
+        replica. A queue-only replica has REPLICA_QUEUE_ONLY added. The known state of a remaining replica is kept."""
         self.check(bucket)
         cdef uint32_t n, count = <uint32_t>len(replicas)
         cdef wan_changelog_replica *given = <wan_changelog_replica *>calloc(count + 1, sizeof(wan_changelog_replica))
@@ -183,23 +188,23 @@ cdef class Changelog:
             free(given)
 
     def keep_notifications(self, bint by_primary=False, bint says=False):
-        """From now on the changes that are made or followed here wait for listeners (`next_notification`).
-        `by_primary`: those of a bucket are told by the member that leads it, and not by each one that has a replica.
-        `says`: each one that has a replica tells them, and the one that leads the bucket says how far it is, as other
-        members may not be told of what they follow."""
+        """From now on, changes that this member makes or follows are kept as pending notifications
+        (`next_notification`). `by_primary`: the primary of a bucket notifies listeners, and not each member with a
+        replica. `says`: each member with a replica notifies its listeners, and the primary announces the progress, as
+        some members may not notify for followed changes."""
         cdef wan_notify which = WAN_NOTIFY_LED if by_primary else WAN_NOTIFY_AND_SAY if says else WAN_NOTIFY_REPLICAS
         raise_for(wan_changelog_keep_notifications(&self.changelog, which), "the changes that wait for listeners")
 
     def set_notification_limit(self, uint64_t limit_us):
-        """Sets how long a listener may stand still before changes that wait for it are dropped. It holds as soon as 64
-        MiB of them wait."""
+        """Sets how long a listener may stand still before its pending notifications are dropped. The limit holds as
+        soon as 64 MiB of notifications are pending."""
         wan_set(&self.changelog.notification_limit_us, limit_us)
 
     def next_notification(self, uint32_t timeout_ms):
-        """The next change that listeners are to be told, which counts: (operation, the value before, the record,
-        whether another member may have told it too). The change that was returned before was told. The operation is
-        "create", "update" or "destroy"; the value is (form, bytes), or None where there was none. Waits up to
-        `timeout_ms` for it. None: there is none. One thread calls this."""
+        """Returns the next replicated change for the listeners: (operation, the value before, the record, whether a
+        remote member may have notified listeners too). The call confirms the notification of the previously returned
+        change. The operation is "create", "update" or "destroy"; the value is (form, bytes), or None for no value.
+        Waits up to `timeout_ms`. None: no change is pending. Only one thread may call this method."""
         cdef const wan_notification *item
         cdef const wan_changelog_entry *entry
         cdef const uint8_t *old
@@ -221,10 +226,10 @@ cdef class Changelog:
                 <bytes>record[:wan_record_length(<const wan_record *>record)], bool(item.may_repeat))
 
     def notifications_state(self):
-        """What waits for listeners. `bytes` of changes wait. `dropped`: changes that were dropped because a listener
-        stood still for too long. `forgotten`: of other members, dropped for the same reason; they are not told after a
-        takeover. `standing_us`: how long the listeners have been at one change; `stood_us`: how long that was when
-        changes were dropped last."""
+        """The state of the pending notifications. `bytes`: the size of the pending changes. `dropped`: number of
+        changes dropped because a listener stood still for too long. `forgotten`: number of followed changes of remote
+        primaries, dropped for the same reason; a takeover does not bring their notifications back. `standing_us`: the
+        time that the listeners have spent at one change; `stood_us`: the same time at the last drop."""
         cdef wan_notifications_state state
         memset(&state, 0, sizeof(state))
         if wan_changelog_notifications(&self.changelog) != NULL:
@@ -233,19 +238,19 @@ cdef class Changelog:
                 "standing_us": state.standing_us, "stood_us": state.stood_us}
 
     def relieve(self):
-        """Drops the oldest changes that wait for a listener which stands still, if callers wait for that."""
+        """Drops the oldest pending notifications of a listener that stands still, if callers wait for the memory."""
         with nogil:
             wan_notifications_relieve(&self.changelog)
 
     @property
     def notifications_dropped(self):
-        """How many changes were dropped because listeners stood still, here or at another member."""
+        """The number of changes that were dropped because listeners stood still, at this member or a remote one."""
         cdef wan_notifications *notifications = wan_changelog_notifications(&self.changelog)
         return wan_read(&notifications.dropped) + wan_read(&notifications.forgotten) if notifications != NULL else 0
 
     def heard_waits(self, uint32_t bucket, uint64_t after=0):
-        """Returns the changes of a bucket that wait for listeners: their sequences in order, and the records behind
-        sequence `after`. For simulations that check each change."""
+        """Returns the pending notifications of a bucket: their sequences in order, and the records behind sequence
+        `after`. For simulations that check each change."""
         cdef const wan_buffer *items
         cdef const wan_notification *item
         cdef const uint8_t *record
@@ -255,7 +260,7 @@ cdef class Changelog:
         if wan_changelog_notifications(&self.changelog) == NULL:
             return sequences, records
         lock_take_with_gil(&self.changelog.buckets[bucket].lock)
-        try:                    # There may be no memory for them.
+        try:                    # There may be no memory for the records.
             items = &self.changelog.notifications.kept[bucket].items
             at = items.start
             while at < items.used:
@@ -271,7 +276,8 @@ cdef class Changelog:
         return sequences, records
 
     def end_notifications(self):
-        """Nobody tells changes any more. Returns how many of them this member was to tell."""
+        """Ends the notifications. Returns the number of pending notifications that this member should have
+        delivered."""
         cdef uint64_t dropped = 0
         with nogil:
             if wan_changelog_notifications(&self.changelog) != NULL:
@@ -279,19 +285,19 @@ cdef class Changelog:
         return dropped
 
     def log_end(self, uint32_t bucket):
-        """The sequence of the newest change of a bucket. 0: there is none."""
+        """The sequence of the newest change of a bucket. 0: the bucket has no change."""
         self.check(bucket)
         return wan_read(&self.changelog.buckets[bucket].log_end)
 
     def fetch(self, uint32_t bucket, uint64_t after):
-        """The changes of a bucket behind sequence `after`, as replication links carry them. The first of them has the
-        sequence `after` + 1; ValueError if it is not there any more."""
+        """The changes of a bucket behind sequence `after`, as replication links carry them. The first change has the
+        sequence `after` + 1; ValueError if the change log has dropped that change."""
         self.check(bucket)
         cdef wan_changelog_bucket *held = &self.changelog.buckets[bucket]
         cdef uint64_t sequence, start, length
         cdef bytes found
         lock_take_with_gil(&held.lock)
-        try:                    # There may be no memory for the replica.
+        try:                    # There may be no memory for the copy.
             start, sequence = held.changes.start, held.first
             while sequence <= after and start < held.changes.used:
                 start += (<const wan_changelog_entry *>(held.changes.bytes + start)).length
@@ -307,7 +313,7 @@ cdef class Changelog:
         return found
 
     def state(self, uint32_t bucket):
-        """What the member knows of a bucket, and of its replicas if it leads it."""
+        """The member's state of a bucket, with the state of the replicas if the member leads the bucket."""
         self.check(bucket)
         cdef wan_changelog_bucket *held = &self.changelog.buckets[bucket]
         cdef wan_changelog_replica *replicas
@@ -341,7 +347,7 @@ cdef class Changelog:
                 "waiters": waiters, "copies": told}
 
     def callers(self, uint32_t bucket):
-        """The callers of which a bucket remembers calls, as a set."""
+        """The clients (`client_id`) in the deduplication table of a bucket, as a set."""
         self.check(bucket)
         cdef wan_changelog_bucket *held = &self.changelog.buckets[bucket]
         cdef wan_buffer found
@@ -359,8 +365,8 @@ cdef class Changelog:
             wan_buffer_close(&found)
 
     def forget(self, uint32_t bucket, uint64_t caller):
-        """Forgets the calls of a caller that is gone, and refuses it from now on, here and at all replicas. Returns
-        whether that is under way: this member must be primary, and may have no room now."""
+        """Forgets the calls of a departed client, and refuses the client from now on, at this member and all replicas.
+        Returns whether the entry is under way: this member must be primary, and may have no room now."""
         self.check(bucket)
         cdef wan_status status
         with nogil:
@@ -374,7 +380,7 @@ cdef class Changelog:
 
     def acknowledged(self, uint32_t bucket, uint32_t repl_link, uint64_t timeline, uint64_t epoch, uint64_t sequence):
         """The replica at the end of a replication link has all changes of the bucket through `sequence`. Returns
-        whether more counts now."""
+        whether the high watermark has grown."""
         self.check(bucket)
         cdef bint grew
         with nogil:
@@ -385,8 +391,8 @@ cdef class Changelog:
         return grew
 
     def told(self, uint32_t bucket, uint64_t timeline, uint64_t epoch, uint64_t high_watermark, uint64_t notified=0):
-        """The primary says through which sequence the changes of the bucket count, and listeners heard them. It was
-        heard now. For drivers that have no replication links."""
+        """Adopts the primary's high watermark of the bucket, and the sequence through which listeners are notified. The
+        call also counts as contact with the primary now. For drivers without replication links."""
         self.check(bucket)
         self.contact = self.contact or wan_contact_begin()
         wan_contact_received(self.contact, wan_monotonic_us())
@@ -395,14 +401,14 @@ cdef class Changelog:
             changelog_ready_events(&self.changelog, bucket)
 
     def announce_removals(self, uint32_t bucket):
-        """Tells all replication links once more what has left the queues that the bucket feeds, and why. A member that
-        has begun to hold the bucket did not heed what was told before."""
+        """Announces once more, on all replication links, the events that have left the queues of the bucket, with the
+        reasons. A new holder of the bucket has ignored earlier announcements."""
         self.check(bucket)
         with nogil:
             wan_changelog_tell_again(&self.changelog, bucket)
 
     def notified_through(self, uint32_t bucket):
-        """Through which sequence listeners were told at this member, the primary of a bucket."""
+        """The sequence through which listeners were notified at this member, the primary of a bucket."""
         self.check(bucket)
         cdef wan_changelog_bucket *held = &self.changelog.buckets[bucket]
         cdef uint64_t through
@@ -414,8 +420,8 @@ cdef class Changelog:
         return through
 
     def behind(self):
-        """By replication link: how many bytes of changes the replica at its end has yet to acknowledge. Replicas that
-        have everything are left out."""
+        """By replication link: how many bytes of changes the replica at the end of the link has yet to acknowledge.
+        Replicas that have everything are left out."""
         cdef uint32_t number
         cdef uint64_t bytes
         found = {}
@@ -435,7 +441,7 @@ cdef class Changelog:
         return bool(may)
 
     def add_repl_link(self, uint32_t number, ReplLinkState repl_link not None):
-        """Names a replication link. It may be called again."""
+        """Names a replication link. Repeated calls are allowed."""
         self.repl_links[number] = repl_link
         raise_for(wan_changelog_add_repl_link(&self.changelog, number, &repl_link.state), f"replication link {number}")
 
@@ -450,8 +456,9 @@ cdef class Changelog:
         wan_changelog_set_lease(&self.changelog, until_us)
 
     def set_primary_until(self, until_us):
-        """Sets until when, by `monotonic_us`, the member takes changes, counts them and answers reads as a primary.
-        Changes that were held back count, if it is not over. None: for ever."""
+        """Sets until when, by `monotonic_us`, the member takes changes, raises the high watermark and answers reads as
+        a primary. If the time is not over, the high watermark now also covers changes that were held back. None: for
+        ever."""
         cdef uint64_t until = NEVER if until_us is None else <uint64_t>until_us
         cdef uint32_t bucket
         with nogil:
@@ -461,7 +468,7 @@ cdef class Changelog:
 
 
 cdef bint notification_next(wan_changelog *changelog, wan_buffer *notifications) noexcept nogil:
-    """As `wan_notifications_next`, without a wait. The caller has the GIL, and most often there is something."""
+    """As `wan_notifications_next`, without a wait. The caller has the GIL, and most often a notification is pending."""
     cdef bint found
     gil_may_go()
     found = wan_notifications_next(changelog, notifications, 0)
@@ -470,11 +477,11 @@ cdef bint notification_next(wan_changelog *changelog, wan_buffer *notifications)
 
 
 def monotonic_us():
-    """Microseconds by the clock that leases and promises are counted in."""
+    """Microseconds by the clock of leases and read leases."""
     return wan_monotonic_us()
 
 
 def simulate_monotonic_us(uint64_t now_us):
-    """Sets what `monotonic_us` returns in the whole process until the next call; 0: the system's time. For simulations
+    """Sets the result of `monotonic_us` in the whole process until the next call; 0: the system's time. For simulations
     in which nothing waits."""
     wan_set(&wan_simulated_us, now_us)

@@ -1,6 +1,6 @@
-# Owns the decision which queues an event enters: one step, with one result. The decision depends on which senders run,
-# where the event has been, and what `before_enqueue` said. All this is read here and nowhere else. Code that acts on
-# the result does not ask again.
+# Owns the decision which queues an event enters: one step, with one result. The decision depends on the running
+# senders, the sites of the event, and the result of `before_enqueue`. Only this file reads these facts. Code that acts
+# on the result does not check again.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
@@ -8,20 +8,20 @@ from pywan._core.c_system cimport *
 from pywan._core.queue.queue cimport gateway_queue
 from pywan._core.region.region_state cimport MAX_ATTACHED, PATH_CALLBACKS, PATH_STRAIGHT, attachment, decision, origin
 
-# What becomes of an event at one queue. The entries of a change log have these numbers.
+# The verdict about an event at one queue. The numbers are part of the entries of a change log.
 cdef enum:
     ENQUEUE_ENTERS = 0
-    ENQUEUE_LOOP = 1        # The sender's remote site made the event, has it, or gets it from another site.
+    ENQUEUE_LOOP = 1        # The sender's remote site made the event, has or gets the event.
     ENQUEUE_FILTERED = 2    # `before_enqueue` said no.
     ENQUEUE_STOPPED = 3     # The sender does not run.
-    ENQUEUE_WITHHELD = 4    # The substitution filter failed, and the value must not leave without it.
-    # The event should enter, but the queue is full, and its policy drops new events. This is known only after the
+    ENQUEUE_WITHHELD = 4    # The substitution filter failed; the unfiltered value must not leave.
+    # The event should enter, but the queue is full, and the queue's policy drops new events. Known only after the
     # decision.
     ENQUEUE_NO_ROOM = 5
-    # The event may enter, but the sender's filters were not asked yet. They are asked, and then the decision is made
-    # anew. Nothing enters any queue before that.
+    # The event may enter, but the sender's filters were not asked yet. The filters are asked, and then the decision is
+    # made again. Until then the event enters no queue.
     ENQUEUE_ASK = 6
-    # The queue has taken the event before, as its place in its stream says. This is known only after the decision, and
+    # The queue has taken the event before, as the event's place in its stream says. Known only after the decision, and
     # only in a region of one member.
     ENQUEUE_KNOWN = 7
 
@@ -30,7 +30,7 @@ cdef struct enqueue_decision:
     uint8_t verdicts[MAX_ATTACHED]      # ENQUEUE_* for each attached queue, in the order of the attachment.
 
 cdef inline bint already_there(const origin *from_, const gateway_queue *gateway, uint8_t own) noexcept nogil:
-    """Loop control: whether the remote site made the event, has it, or will get it from another site."""
+    """Loop control: whether the remote site made the event, has the event, or will get the event from a third site."""
     cdef uint8_t site = gateway.remote_site
     if gateway.stays_here:
         return False
@@ -44,8 +44,8 @@ cdef inline bint already_there(const origin *from_, const gateway_queue *gateway
 
 cdef inline bint decide_enqueue(const attachment *attached, const origin *from_, uint8_t own_site,
                                 const decision *known, enqueue_decision *decided) noexcept nogil:
-    """Decides about all attached queues, under the entry lock. `known`: what is known for each queue; NULL: nothing.
-    False: some verdicts are ENQUEUE_ASK."""
+    """Decides about all attached queues, under the entry lock. `known`: the answers of filters for each queue; NULL:
+    none. False: some verdicts are ENQUEUE_ASK."""
     cdef gateway_queue *gateway
     cdef uint32_t n
     cdef bint is_whole = True
@@ -69,13 +69,13 @@ cdef inline bint decide_enqueue(const attachment *attached, const origin *from_,
 
 
 cdef inline bint enters_straight(const gateway_queue *gateway, const origin *from_, uint8_t own_site) noexcept nogil:
-    """The decision about a change that comes straight from its maker. No filter was asked, because there is none."""
+    """The decision about a change on the fast path, directly from the maker. No filter was asked, because the sender
+    has no filters."""
     return not already_there(from_, gateway, own_site) and wan_flag_read(&gateway.running)
 
 
 cdef inline gateway_queue *only_queue(const attachment *attached, uint8_t own_site) noexcept nogil:
-    """The one queue that a change made at this site enters, straight from its maker. NULL: there is no such queue, or
-    there are several. Under an entry lock."""
+    """The single queue for a change of this site on the fast path. NULL: no queue or several. Under an entry lock."""
     cdef origin made_here
     if attached == NULL or attached.path != PATH_STRAIGHT or attached.count != 1:
         return NULL
@@ -92,7 +92,7 @@ cdef inline void note_not_entered(gateway_queue *gateway, uint8_t verdict) noexc
 
 
 cdef inline void count_not_entered(gateway_queue *gateway, uint8_t verdict) noexcept nogil:
-    """The same under the queue's lock."""
+    """As `note_not_entered`, under the queue's lock."""
     gateway.counts.received += 1
     if verdict == ENQUEUE_NO_ROOM:
         gateway.counts.dropped_newest += 1

@@ -1,5 +1,5 @@
-# Owns the conversion from Python to the decision which queues an event enters: the verdicts of filters, and where the
-# event has been. The decision itself is in enqueue.pxd.
+# Owns the conversion of Python arguments for the decision which queues an event enters: the verdicts of filters, and
+# the sites of the event. The decision is in enqueue.pxd.
 from libc.stdint cimport uint8_t, uint32_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
@@ -10,13 +10,13 @@ from pywan._core.c_store cimport wan_source_place
 from pywan._core.region.region_state cimport MAX_ATTACHED, decision, origin
 from pywan._core.values.tagged cimport described
 
-# What a filter's answer is for an event that must not leave the site, as its substitution filter failed.
+# A filter's answer for an event that must not leave the site, as the substitution filter failed.
 WITHHELD = "withheld"
 
 
 cdef decision *known_decisions(decisions, tuple queues, str region, key) except NULL:
-    """Reads what is known of an event at these attached queues, as MAX_ATTACHED decisions, which the caller frees. They
-    refer to the bytes in `decisions`, which is an argument of `RegionCore.change`."""
+    """Reads the known answers of filters for an event at these attached queues, as MAX_ATTACHED decisions, which the
+    caller frees. The decisions refer to the bytes in `decisions`, an argument of `RegionCore.change`."""
     cdef decision *known = <decision *>calloc(MAX_ATTACHED, sizeof(decision))
     cdef uint32_t n
     if known == NULL:
@@ -44,7 +44,7 @@ cdef decision *known_decisions(decisions, tuple queues, str region, key) except 
 
 
 cdef int read_origin(made, origin *from_, uint8_t *flags) except -1:
-    """Reads `made`, an argument of `RegionCore.change`. The caller keeps it alive."""
+    """Reads `made`, an argument of `RegionCore.change`. The caller keeps `made` alive."""
     cdef bytes recipients = made[1]
     memset(from_, 0, sizeof(origin))
     from_.callback_form = WAN_FORM_NONE

@@ -1,6 +1,6 @@
-# Owns the put path. It takes a change into the region's table and, under the same entry lock, into the region's log and
-# the queues of the attached senders. It runs for each event, so it is compiled into each unit that makes changes: for
-# single changes, columns, a receiver's events and a client's rows.
+# Owns the put path: the effect of one change on the region's table, on the region's log and on the queues of the
+# attached senders, under one entry lock. The code runs for each event. So the code is compiled into each unit that
+# makes changes: for single changes, columns, a receiver's events and a client's rows.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 from pywan._core.c_base cimport *
@@ -22,8 +22,8 @@ from pywan._core.region.region_state cimport (
 
 
 cdef inline wan_status check_path(const attachment *attached, bint by_callbacks) noexcept nogil:
-    """WAN_OK if a change with this path may go on from here. Otherwise WAN_SLOW: it has to go through the callbacks;
-    or WAN_CLOSED. Under an entry lock."""
+    """WAN_OK if the change may go on. `by_callbacks`: the change has come through the user's callbacks. WAN_SLOW: the
+    change has to go through the callbacks first. WAN_CLOSED: the region is closed. Under an entry lock."""
     if attached == NULL or attached.path == PATH_STRAIGHT:
         return WAN_OK
     if attached.path == PATH_CLOSED:
@@ -33,7 +33,8 @@ cdef inline wan_status check_path(const attachment *attached, bint by_callbacks)
 
 cdef inline const uint8_t *union_recipients(const origin *from_, const attachment *attached, uint8_t *space,
                                             uint32_t *count) noexcept nogil:
-    """The sites that the event has reached or will reach. `space` has room for as many sites as there can be."""
+    """Returns the sites that the event has reached or will reach. `space` has room for the largest possible number of
+    sites."""
     cdef uint32_t n, k, found = from_.recipient_count
     cdef uint8_t site
     count[0] = attached.recipient_count if attached.recipient_count < 255 else 255
@@ -56,7 +57,7 @@ cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r
                               uint32_t operation, const origin *from_, const uint8_t *recipients,
                               uint32_t recipient_count, const uint8_t *value, uint32_t value_length,
                               uint32_t value_form) noexcept nogil:
-    """Writes the record of a change into the room that was reserved in a queue."""
+    """Writes the record of a change into the reserved room of a queue."""
     cdef wan_record *record = wan_record_begin(at, length, &wan_no_head)
     record.value_length, record.key_length = value_length, change.key_length
     record.callback_length = from_.callback_length
@@ -73,27 +74,28 @@ cdef inline void write_record(uint8_t *at, uint64_t length, const region_core *r
 
 
 cdef inline uint32_t operation_of(wan_outcome outcome) noexcept nogil:
-    """The operation of an event whose change took effect with this outcome."""
+    """The operation of an event whose change had this outcome."""
     return WAN_CREATE if outcome == WAN_CREATED else (WAN_UPDATE if outcome == WAN_UPDATED else WAN_DESTROY)
 
 
 cdef inline uint64_t absent_below(const region_core *region, uint8_t flags) noexcept nogil:
-    """A destroy that is not remembered any more has a stamp below this one. Under an entry lock.
+    """Returns the bound for forgotten destroys: a destroy without a tombstone has a lower stamp. Under an entry lock.
 
-    For events `let_go` counts. No sender that was known when tombstones were let go can send an event that is older
-    than those. So an older event comes from a sender that was not known then, or one passes it on for another site. For
-    changes with stamps from callers `mark` counts, because nobody waited for such changes."""
+    For events, the bound is `let_go`. No sender that was known when tombstones were dropped can send an event that is
+    older than the dropped tombstones. So an older event comes from a sender that was unknown then, or a sender passes
+    the event on for a third site. For changes with stamps from callers, the bound is `mark`, because no member waited
+    for these changes."""
     cdef uint64_t mark = wan_read(&region.mark if flags & WAN_FLAG_GIVEN else &region.let_go)
     return mark + 1 if mark else 0
 
 
 cdef inline wan_status region_change(region_core *region, wan_change *change, const origin *from_, decision *decisions,
                                      wan_outcome *outcome) noexcept nogil:
-    """Applies one change and enqueues it. No other change of its key comes in between. If this returns WAN_OK, *outcome
-    says what the change did. With any other status (a queue has no room, WAN_SLOW, WAN_CLOSED) nothing was changed.
-    WAN_SLOW: callbacks, or filters, have to be asked first; or the change is for a region that this member has alone
-    (`from_.alone`), and members share it since. `decisions`: MAX_ATTACHED of them, for a change that comes
-    through the user's callbacks. NULL: the change comes straight from its caller."""
+    """Applies one change and enqueues the event. No second change of the key comes in between. If the status is WAN_OK,
+    *outcome says what the change did. After every other status (a full queue, WAN_SLOW, WAN_CLOSED) nothing was
+    changed. WAN_SLOW: callbacks or filters have to be asked first; or the change is for a region that this member alone
+    had (`from_.alone`), and members share the region since. `decisions`: MAX_ATTACHED decisions, for a change that
+    comes through the user's callbacks. NULL: the change takes the fast path, directly from the caller."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     region_relieve(region)
     wan_lock_take(&shard.lock)
@@ -103,8 +105,8 @@ cdef inline wan_status region_change(region_core *region, wan_change *change, co
 
 cdef inline wan_status region_change_if(region_core *region, wan_change *change, const origin *from_,
                                         decision *decisions, condition *wanted, wan_outcome *outcome) noexcept nogil:
-    """Does what `region_change` does for a local change, if the key is as `wanted` says. Otherwise *outcome is
-    WAN_UNMET. No other change of the key comes in between. `wanted` gets a copy of the key's value."""
+    """Does the work of `region_change` for a local change, if the key meets the condition `wanted`. Otherwise *outcome
+    is WAN_UNMET. No second change of the key comes in between. `wanted` gets a copy of the key's value."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     cdef wan_status status
     change.waits, change.logged = 0, 0
@@ -129,7 +131,7 @@ cdef inline wan_status region_change_if(region_core *region, wan_change *change,
     return status
 
 cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry) noexcept nogil:
-    """Looks whether the condition holds, and copies the value. WAN_NO_MEMORY: there is no memory for the replica. Under
+    """Checks whether the condition holds, and copies the value. WAN_NO_MEMORY: there is no memory for the copy. Under
     the entry lock."""
     cdef bint is_there = entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE
     cdef bint has_value = is_there and entry.state == WAN_ENTRY_LIVE
@@ -152,14 +154,16 @@ cdef inline wan_status condition_look(condition *wanted, const wan_entry *entry)
 
 
 cdef inline void change_begin(const region_core *region, wan_change *change) noexcept nogil:
-    """Sets what a change is compared with, and its stamp if that is too old by now. Under the entry lock."""
+    """Sets the bound for forgotten destroys, and renews the stamp of the change if the stamp is too old by now. Under
+    the entry lock."""
     change.waits, change.logged = 0, 0
     if not change.local:
         change.absent_below = absent_below(region, change.flags)
     else:
         change.absent_below = 0
         if change.stamp < wan_clock_low(region.clock) and not change.flags & WAN_FLAG_GIVEN:
-            # The change took its stamp and then waited. Since then, other sites were told a higher floor.
+            # The change took its stamp and then waited. Since then, remote sites were told a higher tombstone
+            # watermark.
             change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
 
 
@@ -167,7 +171,8 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
                                           const origin *from_, decision *decisions,
                                           wan_outcome *outcome) noexcept nogil:
     """As `region_change`, for a caller that holds the entry lock."""
-    # Both are read once: the region may get others while the change is made, as this thread has one entry lock of many.
+    # Attachment and change log are read once. The region may get new ones while the change is made, as this thread has
+    # one entry lock of many.
     cdef attachment *attached = region.attached
     cdef wan_changelog *changelog = region.changelog
     cdef wan_status status
@@ -194,28 +199,28 @@ cdef inline wan_status region_change_held(region_core *region, wan_shard *shard,
 
 cdef inline wan_status region_check_memory(region_core *region, wan_shard *shard, const wan_change *change,
                                            const wan_changelog_bucket *bucket) noexcept nogil:
-    """WAN_OK if there is memory for the change: it needs none, or neither this member nor an in-sync replica of its
-    bucket is above its limit. Otherwise WAN_FULL. `bucket`: of a region that several members hold; its lock is
-    held. Under the entry lock."""
+    """WAN_OK if there is memory for the change: the change needs no memory, or neither this member nor a member with an
+    in-sync replica of the bucket is above its limit. Otherwise WAN_FULL. `bucket`: the bucket of a region that several
+    members hold; its lock is held. Under the entry lock."""
     cdef const wan_repl_link_state *short_replica = wan_changelog_short_replica(region.changelog,
                                                                                 bucket) if bucket != NULL else NULL
     if not region.stores or (short_replica == NULL and not wan_table_is_short(&region.table)):
         return WAN_OK
-    # A replica may be filled otherwise than this table, so what is free here says nothing of it.
+    # A replica's table may be filled in a different way, so free memory of this table says nothing about the replica.
     if not wan_table_grows(shard, change, short_replica == NULL):
         return WAN_OK
     if short_replica == NULL:
         return wan_limit_refuse(region.table.slab.limit)
     if region.table.slab.limit != NULL:
         wan_add_shared(&region.table.slab.limit.refused, 1)
-    wan_note(WAN_LOW_MEMORY, "the memory of member %s, which has a replica, is at its limit, and it takes only changes"
-                             " that need no memory; %s", short_replica.other, WAN_LIMIT_REMEDY)
+    wan_note(WAN_LOW_MEMORY, "the memory of member %s, which has a replica, is at its limit, and the bucket takes only"
+                             " changes that need no memory; %s", short_replica.other, WAN_LIMIT_REMEDY)
     return WAN_FULL
 
 
 cdef inline void region_take_recalled(wan_change *change, const origin *from_, const wan_recalled *recalled,
                                       wan_outcome *outcome) noexcept nogil:
-    """Notes what an earlier attempt of the change did, as what this one did."""
+    """Takes the result of an earlier attempt as the result of the present attempt."""
     change.local_fence, change.sequence, change.waits = recalled.local_fence, recalled.sequence, 1
     change.recalled = recalled.applied
     outcome[0] = <wan_outcome>recalled.outcome
@@ -226,8 +231,8 @@ cdef inline void region_take_recalled(wan_change *change, const origin *from_, c
 
 cdef inline wan_status region_recall(region_core *region, wan_change *change, const origin *from_,
                                      wan_outcome *outcome) noexcept nogil:
-    """What became of the call of a change before: statuses as `wan_changelog_cached_reply`. WAN_OK: it took effect, and
-    *outcome and the condition say what it did then. Under the entry lock."""
+    """Looks up the cached reply for the call of a change. Statuses as `wan_changelog_cached_reply`. WAN_OK: an earlier
+    attempt took effect; *outcome and the condition get the result of the earlier attempt. Under the entry lock."""
     cdef wan_recalled recalled
     cdef wan_status status = wan_changelog_cached_reply(region.changelog, wan_table_bucket(&region.table,
                                                         change.hash).number,
@@ -240,7 +245,7 @@ cdef inline wan_status region_recall(region_core *region, wan_change *change, co
 
 
 cdef inline void region_relieve(region_core *region) noexcept nogil:
-    """Drops changes that wait for a listener which stands still, if callers wait for that: as
+    """Drops pending notifications of a listener that stands still, if callers wait for the memory: as
     `wan_notifications_relieve`. The caller holds no lock."""
     if (region.changelog != NULL and wan_changelog_notifications(region.changelog) != NULL
             and wan_notifications_are_waited_for(wan_changelog_notifications(region.changelog))):
@@ -248,8 +253,8 @@ cdef inline void region_relieve(region_core *region) noexcept nogil:
 
 
 cdef inline bint region_is_full(const region_core *region) noexcept nogil:
-    """Whether callers that change a shared region have to wait: the member's budget is full, or listeners of the region
-    have yet to hear as much as one region may keep."""
+    """Whether callers that change a shared region have to wait: the member's budget is full, or the pending
+    notifications of the region's listeners have reached the limit of a region."""
     cdef const wan_notifications *notifications = wan_changelog_notifications(region.changelog)
     return (wan_budget_is_full(region.changelog.budget)
             or (notifications != NULL and wan_notifications_are_full(notifications)))
@@ -259,8 +264,8 @@ cdef inline wan_status region_begin_notification(wan_notifications *notification
                                                  wan_shard *shard, uint64_t hash, const uint8_t *key,
                                                  uint16_t key_length, uint8_t key_form,
                                                  uint64_t entry_length) noexcept nogil:
-    """Makes room for a change of which listeners are told, with the value that the key has now. Under the entry lock
-    and the bucket's lock, as `wan_notifications_begin`."""
+    """Reserves room for the notification of a change, with the value that the key has now. Under the entry lock and the
+    bucket's lock, as `wan_notifications_begin`."""
     cdef const wan_entry *old = wan_table_find(shard, hash, key, key_length, key_form)
     if old == NULL or old.state != WAN_ENTRY_LIVE:
         return wan_notifications_begin(notifications, bucket, sequence, NULL, 0, 0, entry_length)
@@ -270,8 +275,8 @@ cdef inline wan_status region_begin_notification(wan_notifications *notification
 
 
 cdef inline wan_status region_note_read(region_core *region, wan_shard *shard, wan_change *change) noexcept nogil:
-    """Notes what an answer depends on that changed nothing: the newest change of the key's shard. WAN_NOT_PRIMARY: this
-    member is not primary. Under the entry lock."""
+    """Notes the newest change of the key's shard: the reply to an operation without an effect depends on this change,
+    as a read does. WAN_NOT_PRIMARY: this member is not primary. Under the entry lock."""
     cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number
     change.local_fence, change.waits = wan_read(&region.changelog.buckets[bucket].local_fence), 1
     change.sequence = wan_read(&region.changelog.shard_last[shard - region.table.shards])
@@ -281,8 +286,8 @@ cdef inline wan_status region_note_read(region_core *region, wan_shard *shard, w
 cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard, wan_change *change,
                                           const origin *from_, attachment *attached,
                                           wan_outcome *outcome) noexcept nogil:
-    """As `region_step`, for the usual case of one sender and no other member. A change that does not enter its queue at
-    once is passed to `region_step`."""
+    """As `region_step`, for the usual case of one sender and a region of one member. If the event cannot enter the
+    queue at once, `region_step` takes the change."""
     cdef gateway_queue *gateway = attached.queues[0]
     cdef wan_status status
     cdef wan_reservation reservation
@@ -318,26 +323,26 @@ cdef inline wan_status region_enqueue_one(region_core *region, wan_shard *shard,
     else:
         wan_queue_cancel(&gateway.queue, &reservation)
     wan_lock_release(&gateway.lock)
-    # Under the entry lock: without it the attachment, and a queue with its files, may be gone.
+    # The wake-up is under the entry lock. After the release, the attachment and a queue with its files may be gone.
     if wake >= 0:
         eventfd_write(wake, 1)
     return status
 
 
 cdef struct put_step:
-    # What is held for one change between its reservation and its commit, in the order of the locks: room in the tail of
-    # its bucket, then in each queue that it enters. The bucket's lock guards a place among the changes that listeners
-    # are to be told, too.
+    # The reservations and locks of one change between reservation and commit, in the order of the locks: room in the
+    # bucket's change log, then room in each queue that the event enters. The bucket's lock also guards the place among
+    # the pending notifications.
     enqueue_decision decided
-    wan_changelog *changelog          # Of the region when the step began. NULL: this member alone had it.
+    wan_changelog *changelog          # The region's, when the step began. NULL: this member alone had the region.
     wan_changelog_reservation room
     wan_reservation reservations[MAX_ATTACHED]
     int wake_files[MAX_ATTACHED]
-    uint32_t asked          # So many of the attached queues were asked for room.
-    uint32_t taken          # So many of them gave it, and their locks are held.
+    uint32_t asked          # Number of the attached queues that were asked for room.
+    uint32_t taken          # Number of the queues with reserved room; their locks are held.
     const uint8_t *recipients
     uint32_t recipient_count
-    wan_notifications *notifications        # NULL: no listener is told.
+    wan_notifications *notifications        # NULL: there is no listener.
     uint64_t verdict_bytes, found_bytes
     uint8_t space[512]      # For the recipients.
 
@@ -346,10 +351,10 @@ cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_ch
                                    attachment *attached, wan_changelog *changelog, decision *decisions,
                                    wan_outcome *outcome) noexcept nogil:
     """The part of `region_change` for a change that goes further than the table: into the queues of `attached`, and to
-    the replicas at other members if `tail` is not NULL. It reserves all room, applies the change, writes it everywhere,
-    and commits. WAN_NOT_PRIMARY: another member is primary of the bucket. WAN_IN_DOUBT, WAN_GIVEN_UP: as
-    `wan_changelog_cached_reply`. In a region that several members hold the change then has its place in the bucket, now
-    or since an earlier attempt, and its maker waits until it counts."""
+    the replicas at remote members if `changelog` is not NULL. The step reserves all room, applies the change, writes
+    the entry and the events, and commits. WAN_NOT_PRIMARY: this member does not lead the bucket. WAN_IN_DOUBT,
+    WAN_GIVEN_UP: as `wan_changelog_cached_reply`. In a region that several members hold, the change then has its
+    sequence in the bucket, from now or from an earlier attempt, and the caller waits until the change is replicated."""
     cdef put_step step
     cdef wan_status status = WAN_OK
     cdef bint is_made, forwards = attached != NULL and attached.count != 0 and region.forwards
@@ -373,8 +378,8 @@ cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_ch
         status = step_begin_notification(region, shard, change, &step)
     if status == WAN_OK:
         status = region_apply(region, shard, change, outcome)
-    # With WAN_SAME the change was applied before. It is sent again because nobody knows how far it came, so it may not
-    # have reached our queues then.
+    # WAN_SAME: the change was applied before. The event comes again because the sender does not know how far the event
+    # came. So the event may not have reached our queues the first time.
     is_made = status == WAN_OK and (outcome[0] <= WAN_DESTROYED
                                     or (outcome[0] == WAN_SAME and from_.possible_duplicate and changelog == NULL))
     if not is_made:
@@ -394,8 +399,8 @@ cdef inline wan_status region_step(region_core *region, wan_shard *shard, wan_ch
 cdef inline wan_status step_take_place(region_core *region, wan_change *change, const origin *from_,
                                        const attachment *attached, const decision *decisions,
                                        put_step *step) noexcept nogil:
-    """Reserves the change's place in its bucket, whose lock is held with WAN_OK. Statuses as
-    `wan_changelog_reserve`."""
+    """Reserves the change's place in the change log of the bucket. The bucket's lock is held if the status is WAN_OK.
+    Statuses as `wan_changelog_reserve`."""
     cdef uint64_t length = step_entry_length(region, change, from_, attached, decisions, step)
     step.notifications = wan_changelog_notifications(step.changelog)
     return wan_changelog_reserve(step.changelog, wan_table_bucket(&region.table, change.hash).number, length,
@@ -403,15 +408,14 @@ cdef inline wan_status step_take_place(region_core *region, wan_change *change, 
 
 
 cdef inline const wan_attempt *remembered_attempt(const origin *from_) noexcept nogil:
-    """The call that asks for a change, if it is remembered."""
+    """The call that asks for a change, if the deduplication table keeps the call. Otherwise NULL."""
     return &from_.attempt if from_.attempt.call.caller else NULL
 
 
 cdef inline uint64_t step_entry_length(const region_core *region, wan_change *change, const origin *from_,
                                        const attachment *attached, const decision *decisions,
                                        put_step *step) noexcept nogil:
-    """The length of the change's entry in the change log, as far as it is known before the queues are asked for
-    room."""
+    """The length of the change's entry in the change log, as far as known before the queues are asked for room."""
     cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length, n
     cdef uint64_t length = sizeof(wan_changelog_entry) + wan_record_size(change.key_length, value_length,
                                                                          from_.callback_length, step.recipient_count)
@@ -431,13 +435,14 @@ cdef inline uint64_t step_entry_length(const region_core *region, wan_change *ch
 
 
 cdef inline bint is_substituted(const decision *decisions, const enqueue_decision *decided, uint32_t n) noexcept nogil:
-    """Whether the event enters attached queue `n` with another value than the change's own."""
+    """Whether attached queue `n` gets the event with a substituted value."""
     return decisions != NULL and decisions[n].substituted and decided.verdicts[n] == ENQUEUE_ENTERS
 
 
 cdef inline wan_status step_reserve(region_core *region, const wan_change *change, const origin *from_,
                                     attachment *attached, const decision *decisions, put_step *step) noexcept nogil:
-    """Reserves room in each queue that the event enters, whose lock is held from then on, with any status."""
+    """Reserves room in each queue that the event enters. The lock of each such queue is held from then on, with any
+    status."""
     cdef gateway_queue *gateway
     cdef wan_status status = WAN_OK
     cdef uint32_t n, partition, value_length
@@ -480,7 +485,7 @@ cdef inline wan_status step_reserve(region_core *region, const wan_change *chang
 
 cdef inline wan_status step_begin_notification(region_core *region, wan_shard *shard, wan_change *change,
                                                put_step *step) noexcept nogil:
-    """Makes room among the changes that listeners are to be told, if there are listeners."""
+    """Reserves room among the pending notifications, if there are listeners."""
     cdef wan_notifications *notifications = step.notifications
     if notifications == NULL:
         return WAN_OK
@@ -494,12 +499,12 @@ cdef inline wan_status step_begin_notification(region_core *region, wan_shard *s
 
 
 cdef inline uint32_t step_bucket(const put_step *step) noexcept nogil:
-    """The number of the bucket in whose change log there is room."""
+    """The number of the bucket with the reserved place."""
     return <uint32_t>(step.room.bucket - step.changelog.buckets)
 
 
 cdef inline void step_cancel(attachment *attached, put_step *step) noexcept nogil:
-    """Gives back what was reserved: the change is not made."""
+    """Gives back all reserved room: the change is not made."""
     cdef uint32_t n
     for n in range(step.asked):
         if step.decided.verdicts[n] == ENQUEUE_ENTERS:
@@ -512,8 +517,7 @@ cdef inline void step_cancel(attachment *attached, put_step *step) noexcept nogi
 cdef inline void step_write_entry(region_core *region, const wan_change *change, const origin *from_,
                                   const attachment *attached, const decision *decisions, put_step *step,
                                   wan_outcome outcome) noexcept nogil:
-    """Writes the entry of the change log: the call, the record, what was decided for each sender, and the value
-    found."""
+    """Writes the entry of the change log: the call, the record, the verdict for each sender, and the found value."""
     cdef wan_changelog_entry *entry = <wan_changelog_entry *>step.room.at
     cdef wan_verdict *verdict
     cdef uint8_t *at
@@ -548,7 +552,7 @@ cdef inline void step_write_entry(region_core *region, const wan_change *change,
             at += write_padded(at, from_.asked.found.bytes, step.found_bytes)
         elif from_.asked.found.used:
             entry.flags |= WAN_CHANGELOG_LEFT_OUT
-    # A queue that had no room in the end gets no value of its own, so the entry may be shorter than its place.
+    # A queue that had no room in the end gets no substituted value, so the entry may be shorter than its place.
     step.room.length = at - step.room.at
     entry.length = <uint32_t>step.room.length
     entry.verdict_length = <uint32_t>(step.room.length - (<uint8_t *>wan_changelog_entry_record(entry) - step.room.at)
@@ -558,7 +562,7 @@ cdef inline void step_write_entry(region_core *region, const wan_change *change,
 
 
 cdef inline uint64_t write_padded(uint8_t *at, const uint8_t *bytes, uint64_t length) noexcept nogil:
-    """Writes bytes and zeros up to a multiple of 8. Returns how many there are together."""
+    """Writes bytes, and zeros up to a multiple of 8. Returns the padded length."""
     cdef uint64_t whole = wan_align8(length)
     if whole:
         memset(at + whole - 8, 0, 8)
@@ -568,9 +572,10 @@ cdef inline uint64_t write_padded(uint8_t *at, const uint8_t *bytes, uint64_t le
 
 cdef inline void step_commit_queues(region_core *region, wan_change *change, const origin *from_, attachment *attached,
                                     const decision *decisions, put_step *step, wan_outcome outcome) noexcept nogil:
-    """Writes the event into the queues that it enters, and releases their locks."""
+    """Writes the event into the queues that the event enters, and releases the locks of the queues."""
     cdef gateway_queue *gateway
-    # This is not a byte: the processor would write it to the stack, read it again as two bytes, and wait for the write.
+    # The operation is not a byte: the processor would write a byte to the stack, read two bytes back, and wait for the
+    # write.
     cdef uint32_t operation = change.operation if outcome == WAN_SAME else operation_of(outcome), n
     cdef const uint8_t *value
     cdef uint32_t value_length
@@ -597,8 +602,8 @@ cdef inline void step_commit_queues(region_core *region, wan_change *change, con
 
 cdef inline void step_commit_entry(region_core *region, wan_shard *shard, wan_change *change, attachment *attached,
                                    put_step *step) noexcept nogil:
-    """Makes the entry the newest change of its bucket, and releases the bucket's lock. If it counts at once, its events
-    may be sent at once."""
+    """Makes the entry the newest change of the bucket, and releases the bucket's lock. If the change is replicated at
+    once, the events may be sent at once."""
     cdef uint32_t bucket = wan_table_bucket(&region.table, change.hash).number, n
     cdef wan_changelog_bucket *at = step.room.bucket
     change.local_fence, change.waits = at.local_fence, 1
@@ -610,12 +615,12 @@ cdef inline void step_commit_entry(region_core *region, wan_shard *shard, wan_ch
 
 
 cdef inline void step_tell(attachment *attached, put_step *step) noexcept nogil:
-    """Tells dispatchers, and the queues that do not take the event: those only now, when no other queue's lock is held,
-    as such a queue may stand before one of the others in the order of the locks. Under the entry lock: without it the
-    attachment, and a queue with its files, may be gone."""
+    """Wakes dispatchers, and counts the event at the queues that do not take the event. The second part waits until no
+    lock of a queue is held, as the queue may stand earlier in the order of the locks than a locked queue. Under the
+    entry lock, which keeps the attachment and the queues with their files."""
     cdef uint32_t n
     for n in range(attached.count):
-        if step.decided.verdicts[n] == ENQUEUE_KNOWN:      # It was counted when it entered.
+        if step.decided.verdicts[n] == ENQUEUE_KNOWN:      # The queue counted the event before.
             continue
         if step.decided.verdicts[n] != ENQUEUE_ENTERS:
             note_not_entered(attached.queues[n], step.decided.verdicts[n])
@@ -625,8 +630,8 @@ cdef inline void step_tell(attachment *attached, put_step *step) noexcept nogil:
 
 cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_change *change,
                                     wan_outcome *outcome) noexcept nogil:
-    """Applies the change to the table and, if the region is persistent, adds it to the log: both or neither. Under the
-    entry lock."""
+    """Applies the change to the table and, if the region is persistent, adds the change to the log: both or neither.
+    Under the entry lock."""
     cdef uint64_t proposed = change.stamp
     cdef wan_status status
     if not region.stores:
@@ -645,12 +650,12 @@ cdef inline wan_status region_apply(region_core *region, wan_shard *shard, wan_c
 
 cdef inline void region_note_applied(region_core *region, wan_shard *shard, const wan_change *change,
                                      uint64_t proposed, wan_outcome outcome) noexcept nogil:
-    """Notes what follows from a change that the table has: its tombstone, and a stamp that is later than the
-    `proposed` one. Under the entry lock.
+    """Notes the consequences of an applied change: its tombstone, and a stamp that is later than the `proposed` stamp.
+    Under the entry lock.
 
-    The entry may have a stamp that is ahead of the time: of another member whose clock is wrong (docs/decisions/0084),
-    or of this one before its clock is repaired (0026). A change of it is above that, and the clock stays where it
-    is."""
+    The stamp of the entry may be ahead of the time: the stamp comes from a member with a wrong clock
+    (docs/decisions/0084), or from this member before the repair of its clock (0026). The stamp of a later change is
+    above the entry's stamp, and the clock does not follow."""
     if outcome == WAN_DESTROYED and region.bell != NULL:
         region_note_tombstone(region, shard, change.tombstone_bytes)
     if change.stamp != proposed:
@@ -659,8 +664,8 @@ cdef inline void region_note_applied(region_core *region, wan_shard *shard, cons
 
 cdef inline wan_status region_apply_logged(region_log *log, wan_shard *shard, wan_change *change,
                                            wan_outcome *outcome) noexcept nogil:
-    """The part of `region_apply` for a persistent region. It is a function of its own, so that the compiler puts
-    `region_apply` into its callers."""
+    """The part of `region_apply` for a persistent region. A separate function, so that the compiler inlines
+    `region_apply`."""
     cdef uint64_t replaced
     wan_lock_take(&log.lock)
     cdef wan_status status = region_log_reserve(log, change)
@@ -677,8 +682,8 @@ cdef inline wan_status region_apply_logged(region_log *log, wan_shard *shard, wa
 
 
 cdef inline void region_note_tombstone(region_core *region, wan_shard *shard, int64_t bytes) noexcept nogil:
-    """Notes that tombstones take so many bytes more. If they take too many, or the member has no memory, the thread
-    that destroys a key shrinks the other tombstones in its shard. So a bulk destroy cannot be faster than the
+    """Adds `bytes` to the memory of tombstones. If tombstones take too much memory, or the member has no memory, the
+    thread that destroys a key shrinks the older tombstones of the shard. So a bulk destroy cannot be faster than the
     housekeeper. Under the entry lock."""
     cdef uint64_t before
     if wan_falls_short(&region.tombstone_room, bytes):
@@ -686,7 +691,7 @@ cdef inline void region_note_tombstone(region_core *region, wan_shard *shard, in
     if ((<int64_t>wan_read(<uint64_t *>&region.tombstone_room) < 0 or wan_table_is_short(&region.table))
             and wan_table_is_worth_shrinking(shard)):
         before = shard.tombstone_bytes + wan_shard_shrunk_count(shard) * sizeof(wan_shrunk)
-        if wan_table_shrink(shard) == WAN_OK:       # If there is no memory for it now, the housekeeper tries later.
+        if wan_table_shrink(shard) == WAN_OK:       # If there is no memory now, the housekeeper tries later.
             wan_add_shared(<uint64_t *>&region.tombstone_room,
                            before - wan_shard_shrunk_count(shard) * sizeof(wan_shrunk))
 
@@ -702,7 +707,8 @@ cdef inline void origin_local(origin *from_, const region_core *region, wan_thre
 
 cdef inline void origin_of_row(origin *from_, const region_core *region, uint32_t producer, uint32_t task,
                                uint64_t row) noexcept nogil:
-    """The origin of a client's row: the event is made here, with the identity that the row has at the client."""
+    """The origin of a client's row: the event is made at this member, with the identity that the row has at the
+    client."""
     memset(from_, 0, sizeof(origin))
     from_.site = region.site
     from_.event_member, from_.event_thread, from_.event_sequence = producer, task, row
@@ -750,23 +756,23 @@ cdef inline wan_status region_log_reserve(region_log *log, const wan_change *cha
 
 
 cdef inline wan_status region_log_reserve_smaller(region_log *log, const wan_change *change) noexcept nogil:
-    """The same for a change that makes the log shorter, where a full store has no room for others."""
+    """The same for a change that makes the log shorter, where a full store has no room for longer changes."""
     return committer_reserve_smaller(&log.committer, &log.records,
                                      wan_logged_size(change.key_length, change.value_length))
 
 
 cdef inline bint makes_smaller(const wan_shard *shard, const wan_change *change) noexcept nogil:
-    """Whether the change replaces an entry by less, or by nothing. Under the entry lock."""
+    """Whether the change replaces an entry by a shorter value, or removes the entry. Under the entry lock."""
     cdef const wan_entry *entry = wan_table_find(shard, change.hash, change.key, change.key_length, change.key_form)
     if change.operation == WAN_DESTROY:
-        return entry != NULL or change.local        # A local destroy of a key that is not there adds nothing.
+        return entry != NULL or change.local        # A local destroy of an absent key adds nothing.
     return entry != NULL and entry.state == WAN_ENTRY_LIVE and change.value_length < entry.value_length
 
 
 cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard *shard,
                                          const wan_change *change) noexcept nogil:
-    """The stamp of the later version that the change takes the place of. 0: there is none. Call it before the change is
-    applied, under the entry lock and the log's lock."""
+    """The stamp of the later version that the change replaces. 0: no later version. Call the function before the change
+    is applied, under the entry lock and the log's lock."""
     cdef const wan_entry *entry
     if log.restamping == change:
         return log.replaced
@@ -780,8 +786,8 @@ cdef inline uint64_t region_log_replaced(const region_log *log, const wan_shard 
 
 cdef inline void region_log_add(region_log *log, wan_change *change, uint8_t kinds,
                                 uint64_t other) noexcept nogil:
-    """Adds a record of the change to the log, in the room that was reserved. `kinds`: WAN_LOGGED_*. `other`: what
-    `region_log_replaced` returned; for a mark, the second stamp that it holds. Under the log's lock."""
+    """Adds a record of the change to the log, in the reserved room. `kinds`: WAN_LOGGED_*. `other`: the result of
+    `region_log_replaced`; for a mark, the mark's second stamp. Under the log's lock."""
     cdef wan_logged head
     cdef uint32_t value_length = 0 if change.operation == WAN_DESTROY else change.value_length
     cdef uint64_t length = wan_logged_size(change.key_length, value_length)

@@ -8,8 +8,8 @@ from pywan._core.region.step_rows cimport decoded_rows
 
 cdef enum:
     BULK_FAILURES_LISTED = 1000
-    # The keys of a group are checked together up to so many bytes, and longer ones are checked one by one. Perhaps not
-    # all rows of the group are taken now; the others would be checked again.
+    # The keys of a group are checked together up to this number of bytes. Longer keys are checked one by one: perhaps
+    # only some rows of the group are taken now, and the remaining rows would be checked again.
     PLAIN_BYTES_MAX = 65536
 
 cdef struct bulk_result:
@@ -17,12 +17,12 @@ cdef struct bulk_result:
     int64_t applied
     int64_t failed
     int64_t listed
-    # Why the call stopped. WAN_FULL: a queue had no room. WAN_SLOW: the rows have to go through the callbacks.
+    # The reason of the stop. WAN_FULL: a queue had no room. WAN_SLOW: the rows have to go through the callbacks.
     # WAN_CLOSED: the region is closed. WAN_NOT_PRIMARY: several members hold the region since a moment ago. The rows
     # from `done` on were not stored.
     wan_status stopped
-    # The row before them, if that is in the tail of the region already: its place there. Its maker waits until it
-    # counts. `sequence` 0: it is not.
+    # The place of the row before `done`, if that row is already in the change log of the region. The caller waits until
+    # the row is replicated. `sequence` 0: no row is in the change log.
     uint32_t bucket
     uint64_t local_fence, sequence
     uint8_t waits           # As in wan_change, for any of the rows.
@@ -35,8 +35,8 @@ cdef void decode_rows(const ColumnView *keys, const ColumnView *values, const ui
 
 
 cdef inline int key_fault(const uint8_t *key, uint32_t length, uint8_t form, bint is_plain) noexcept nogil:
-    """The reason why the bytes of a row cannot be a key, for `failure_text`. 0: they can. `is_plain`: it is known that
-    every row that is not null can be one."""
+    """The reason why the bytes of a row cannot be a key, for `failure_text`. 0: the bytes can be a key. `is_plain`:
+    every row that is not null is known to be a possible key."""
     if length > WAN_KEY_BYTES_MAX:
         return 2
     if (is_plain and form != WAN_FORM_NONE) or wan_key_check(key, length, form) == WAN_OK:

@@ -1,5 +1,5 @@
-# Owns changes by rows: how rows of columns become changes, and how these are taken in groups. The entries of a region
-# that stores are fetched into the processor's cache ahead of time.
+# Owns changes by rows: the conversion of rows of columns into changes, and the groups in which the changes are made.
+# The entries of a region that stores are fetched into the processor's cache ahead of time.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport malloc
 from libc.string cimport memcpy, memset
@@ -24,8 +24,8 @@ cdef object failure_text(int reason):
 
 
 cdef bint keys_are_plain(const ColumnView *keys, int64_t row, int64_t count) noexcept nogil:
-    """Whether all rows that are not null can be keys: because of the column's form, or because they are ASCII text. To
-    check them together is much less work than one by one."""
+    """Whether all rows that are not null can be keys: because of the column's form, or because the keys are ASCII text.
+    A check of all rows together is much less work than a check of each row."""
     cdef int64_t begin = row * keys.width, end = (row + count) * keys.width
     if keys.form == COLUMN_BYTES:
         return True
@@ -50,7 +50,8 @@ cdef inline void bulk_fail(bulk_result *result, int64_t row, uint8_t reason) noe
 
 
 cdef inline uint32_t all_bits(const uint32_t *numbers, int64_t count) noexcept nogil:
-    """The bits that are set in any of the numbers: none of them is higher. The compiler takes several at once."""
+    """The bits that are set in any of the numbers: no number is higher than the result. The compiler takes several
+    numbers at once."""
     cdef uint32_t bits = 0
     cdef int64_t n
     for n in range(count):
@@ -92,8 +93,8 @@ cdef void decode_rows(const ColumnView *keys, const ColumnView *values, const ui
 
 cdef inline void stamp_rows(region_core *region, const int64_t *stamps, decoded_rows *rows, int64_t first,
                             int64_t count) noexcept nogil:
-    """Gives decoded rows their stamps, and fetches their slots. `stamps`: of row `first` and those behind it, as the
-    caller gave them. NULL: it gave none."""
+    """Gives decoded rows their stamps, and fetches their slots. `stamps`: the caller's stamps, from row `first` on.
+    NULL: the caller gave no stamps."""
     cdef uint64_t stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), <uint32_t>count) - first
     cdef int64_t n, end = first + count
     memset(&rows.flags[first], 0, count)
@@ -112,9 +113,9 @@ cdef inline void stamp_rows(region_core *region, const int64_t *stamps, decoded_
 
 cdef void region_put_rows(region_core *region, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
                           const int64_t *stamps, bulk_result *result) noexcept nogil:
-    # Rows of a region that stores go through a ring in groups of CHANGES_PER_HOLD. A group is decoded, and its
-    # slots are fetched, two steps before it is stored. Its entries are fetched while the group before it is stored.
-    # Nothing is fetched for the rows of a proxy: a group of ROWS_PER_HOLD is decoded and enqueued.
+    # Rows of a region that stores go through a ring in groups of CHANGES_PER_HOLD. Each group is decoded, and its slots
+    # are fetched, two steps before the group is stored. The entries of the group are fetched while the previous group
+    # is stored. Nothing is fetched for the rows of a proxy: a group of ROWS_PER_HOLD is decoded and enqueued.
     cdef decoded_rows rows
     cdef fetch_ahead ahead
     cdef int64_t first = result.done, row = first, decoded = first, end
@@ -133,7 +134,7 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
             decoded += count
         end = min(keys.length, row + together)
         at = (row - first) % ROWS_PER_HOLD
-        if region.stores and row == first:      # No rows before these fetched their entries.
+        if region.stores and row == first:      # No earlier rows fetched these entries.
             ahead.next, ahead.left = 0, end - row
             while ahead.left:
                 fetch_some(region, &rows, &ahead)
@@ -151,7 +152,7 @@ cdef inline int64_t put_group(region_core *region, decoded_rows *rows, int64_t a
                               bint can_step, fetch_ahead *ahead, wan_thread *maker,
                               bulk_result *result) noexcept nogil:
     """Takes the rows from `row` to `end`, which were decoded as rows from `at` on, and fetches the entries of `ahead`
-    meanwhile. Returns the row behind the last one that was done or refused: `end`, unless `result` says why the call
+    meanwhile. Returns the row behind the last finished or refused row: `end`, unless `result` says why the call
     stopped."""
     cdef origin from_
     cdef rows_did did
@@ -181,7 +182,8 @@ cdef inline int64_t put_group(region_core *region, decoded_rows *rows, int64_t a
 
 cdef inline uint32_t put_alone(region_core *region, decoded_rows *rows, int64_t at, int64_t row, const origin *from_,
                                bulk_result *result) noexcept nogil:
-    """Takes a row by the single step. Returns 1 if it was done or refused. 0: `result` says why it was not."""
+    """Takes a row by the single step. Returns 1 if the row was done or refused. 0: `result` says why the call
+    stopped."""
     cdef wan_change change
     cdef wan_outcome outcome
     cdef wan_status status

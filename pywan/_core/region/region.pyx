@@ -1,4 +1,5 @@
-# Owns `RegionCore`, the compiled half of a region as Python sees it, and `RegionFace`, the part of it that users hold.
+# Owns `RegionCore`, the compiled half of a region as Python sees the region, and `RegionFace`, the facade that users
+# hold.
 cimport cython
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -16,7 +17,8 @@ from pywan._core.region.changelog cimport Changelog
 
 
 cdef class RegionCore(PersistentRegion):
-    """The compiled half of a region: its table and versions. It also puts events into the attached senders' queues."""
+    """The compiled half of a region: its table and versions. The core also puts events into the attached senders'
+    queues."""
 
     def __cinit__(self, str name, Clock clock not None, *args, int site=0, uint32_t member=0, bint stores=True,
                   bint forwards=True, uint32_t buckets=0, **kwargs):
@@ -24,31 +26,31 @@ cdef class RegionCore(PersistentRegion):
 
     def attach(self, queues, callback_change=..., asking=()):
         """Replaces the attached senders by these EventQueues, and recomputes which sites new events will reach: the
-        remote sites of the senders that run. Call it again when a sender starts or stops; one caller at a time.
-        `callback_change`: as for `set_callback_path`; it takes effect in one step with the queues. `asking`: the
-        queues whose senders have filters; no event enters them before the filters were asked about it. When this
-        returns, no change uses the old queues or the old path."""
+        remote sites of the running senders. Call the method again when a sender starts or stops; one caller at a time.
+        `callback_change`: as for `set_callback_path`; the path takes effect in one step with the queues. `asking`: the
+        queues whose senders have filters; no event enters these queues before the filters were asked about the event.
+        When the method returns, no change uses the old queues or the old path."""
         self.state.attach(queues, callback_change, asking)
 
     def limit_memory(self, MemoryLimit memory not None):
-        """Counts what the region takes for this limit of its member. Changes that need memory are refused while the
-        member is above it. Nothing was put yet."""
+        """Counts the memory of the region for this limit of the member. While the member is above the limit, changes
+        that need memory are refused. Call the method before the first put."""
         self.state.limit_memory(memory)
 
     @property
     def free_bytes(self):
-        """The bytes that the region has from the system, and that new entries can take."""
+        """The bytes that the region has from the system, free for new entries."""
         cdef uint64_t free
         with nogil:
             free = wan_table_free_bytes(&self.state.region.table)
         return free
 
     def share(self, Changelog changelog not None, route, bint reads_replicas=False, bint content=False):
-        """From now on several members hold the region: its changes go into `tail`, and count when all replicas that are
-        waited for have them. `route` makes the changes and reads of buckets whose primary is elsewhere.
-        `reads_replicas`: an in-sync replica answers reads too. `content`: the region was this member's alone, and what
-        it holds is the content of the buckets. Then what is queued for senders is in the buckets' streams afterwards.
-        When this returns, no change is under way that is not in the change log."""
+        """From now on several members hold the region: its changes go into `changelog`, and are replicated when all
+        in-sync replicas have the changes. `route` makes the calls for buckets that this member does not lead.
+        `reads_replicas`: an in-sync replica answers reads too. `content`: until now this member alone had the region,
+        and the entries of the region become the content of the buckets. Then the queued events for senders are in the
+        buckets' streams afterwards. When the method returns, no change is under way that is not in the change log."""
         self.state.share(changelog, route, reads_replicas, content)
 
     @property
@@ -63,9 +65,9 @@ cdef class RegionCore(PersistentRegion):
 
     def extend(self, uint32_t bucket, uint64_t timeline, uint64_t epoch, uint64_t first_sequence,
                bytes entries not None):
-        """Applies changes that another replica of the bucket has, as `Changelog.fetch` gave them. What is here already
-        is left out. Returns how many were applied. ProtocolError: the bytes are not whole, or a change before them is
-        missing."""
+        """Applies changes that a remote replica of the bucket has, as `Changelog.fetch` returned the changes. Changes
+        that this member already has are left out. Returns how many changes were applied. ProtocolError: the bytes are
+        not whole, or an earlier change is missing."""
         from pywan.errors import ProtocolError
         cdef region_core *region = &self.state.region
         cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(entries)
@@ -101,7 +103,7 @@ cdef class RegionCore(PersistentRegion):
 
     def set_callback_path(self, change):
         """From now on changes go through `change(operation, key, value, callback_argument)`, which calls the user's
-        Python. None: they go straight into the table and the queues."""
+        Python. None: changes take the fast path, directly into the table and the queues."""
         self.state.attach(self.state.attached_queues, change, self.state.asking)
 
     @property
@@ -110,8 +112,8 @@ cdef class RegionCore(PersistentRegion):
         return self.state.seems_by_callbacks
 
     def close(self):
-        """Refuses every operation from now on. The receiver then answers that the region is not there. When this
-        returns, the rest of a bulk call that is running is refused too."""
+        """Refuses every operation from now on. The receiver then answers that the region does not exist. When the
+        method returns, the rest of a bulk call under way is refused too."""
         self.state.close()
 
     @property
@@ -120,18 +122,20 @@ cdef class RegionCore(PersistentRegion):
         return self.state.born != wan_forks
 
     def one_wait(self):
-        """A context for many changes: the changes that this thread makes in the region while the context is entered are
-        waited for once, at its end."""
+        """A context for many changes: this thread's changes in the region are waited for once, at the end of the
+        context."""
         return OneWait(self.state)
 
     def one_deadline(self):
-        """A context for a call that makes several others in this thread: all of them end by its deadline."""
+        """A context for a call that makes several calls in this thread: all of the inner calls end by the deadline of
+        the outer call."""
         return OneDeadline(self.state)
 
 
 @cython.auto_pickle(False)
 cdef class RegionFace(RegionCalls):
-    """The part of a region that users hold: the compiled calls. The other calls are in Python, in `pywan.Region`."""
+    """The facade of a region, which users hold: the compiled calls. The remaining calls are in Python, in
+    `pywan.Region`."""
     cdef RegionCore core
 
     def __cinit__(self, RegionCore core not None):
@@ -139,12 +143,12 @@ cdef class RegionFace(RegionCalls):
 
 
 def core_of_face(RegionFace face not None):
-    """What a region has: for the member that holds it."""
+    """The core behind a facade, for the member that holds the region."""
     return face.core
 
 
 cdef class _Nothing:
-    """Does nothing when called: what the benchmarks of single calls are measured against."""
+    """Does nothing when called: the baseline for the benchmarks of single calls."""
 
     def put(self, key, value, callback_argument=None):
         pass

@@ -1,5 +1,5 @@
-# Owns reading and changing a region key by key: `RegionCalls` has the calls for users, and `RegionChanges` adds those
-# for the region's member. `put` and `get` of a face and of a core are the same.
+# Owns the reads and changes of a region key by key: `RegionCalls` has the calls for users, and `RegionChanges` adds the
+# calls for the region's member. `put` and `get` are the same for a facade and for a core.
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
@@ -30,11 +30,12 @@ from pywan._core.values.tagged cimport described, show
 
 
 cdef enum:
-    REPLICA_WAIT_MS = 50   # So long a read at a replica waits until what it saw counts. Then it asks the primary.
+    REPLICA_WAIT_MS = 50   # A read at a replica waits so long for replication, then asks the primary.
 
 
 cdef class Condition:
-    """What a conditional change asks for, as RegionCore.change_if says, and afterwards what the table had."""
+    """The condition of a conditional change, as in RegionCore.change_if, and afterwards the value that the table
+    had."""
 
     def __cinit__(self, str kind, expected=None):
         cdef encoded encoded_value
@@ -51,13 +52,13 @@ cdef class Condition:
         wan_buffer_close(&self.wanted.found)
 
     cdef object found(self):
-        """The value that the table had, as an object. None: it had none, or the condition is "equal"."""
+        """The value that the table had, as an object. None: there was no value, or the condition is "equal"."""
         if not self.wanted.found_value or self.wanted.kind == IF_EQUAL:
             return None
         cdef const uint8_t *data = b""
         if self.wanted.found.used:
             data = self.wanted.found.bytes
-        # The change is done, so this must not fail: `show` gives a value that is no object as `Undecodable`.
+        # The change is done, so the conversion must not fail: `show` gives a value that is no object as `Undecodable`.
         return show(self.wanted.found_form, data, <uint32_t>self.wanted.found.used)
 
 
@@ -129,7 +130,7 @@ cdef class RegionCalls:
         return get_one(self.state, key, default)
 
     def destroy(self, key, callback_argument=None):
-        """Removes `key` everywhere. KeyError if it is not there."""
+        """Removes `key` everywhere. KeyError if the key is absent."""
         cdef CompiledRegion state = self.state
         state.check_open()
         outcome = "callbacks"
@@ -142,12 +143,12 @@ cdef class RegionCalls:
             raise KeyError(key)
 
     def local_destroy(self, key):
-        """Removes the entry on this member only; nothing is sent. KeyError if it is not there."""
+        """Removes the entry on this member only; nothing is sent. KeyError if the key is absent."""
         change_here(self.state, key, WAN_LOGGED_FORGET)
 
     def invalidate(self, key):
-        """Drops the value and keeps the key with its version. Nothing is sent to other sites. KeyError if the key is
-        not there."""
+        """Drops the value and keeps the key with its version. Nothing is sent to remote sites. KeyError if the key is
+        absent."""
         change_here(self.state, key, WAN_LOGGED_INVALID)
 
     def put_columns(self, keys, values, *, operations=None, timestamps=None):
@@ -155,8 +156,8 @@ cdef class RegionCalls:
 
         `keys`, `values`: Arrow arrays, fixed-width numpy arrays, (offsets, data) pairs, lists of bytes or str, or
         Column. `operations`: create/update/destroy per row (default update). `timestamps`: milliseconds since 1970 per
-        row. Returns the number of rows that took effect (a destroy of a key that is not there has none). BatchError
-        lists the rows that were refused; all others were done."""
+        row. Returns the number of rows that took effect (a destroy of an absent key has no effect). BatchError lists
+        the refused rows; all other rows were done."""
         return region_put_columns(self.state, keys, values, operations, timestamps)
 
     def wait_durable(self):
@@ -165,32 +166,34 @@ cdef class RegionCalls:
 
 
 cdef class RegionChanges(RegionCalls):
-    """The calls for the region's member. They let the caller say everything about a change."""
+    """The calls for the region's member. The caller can say everything about a change."""
 
     def change(self, int operation, key, value=None, callback_argument=None, decisions=None, version=None,
                origin_=None, int ask=WAN_ASK_NOBODY, int64_t timestamp_ms=0,
                Condition condition_=None, bint alone=False):
-        """Makes one change, of which the caller can say everything. Changes that go through the user's Python end here.
+        """Makes one change. The caller can say everything about the change. Changes that go through the user's Python
+        end here.
 
-        `decisions`: what the user's callbacks said, {attached queue: verdict} for each queue whose filters were asked.
-        A verdict is None (enqueue), False (filtered) or (form, bytes) to be sent instead of the value. None: the
+        `decisions`: the answers of the user's callbacks, {attached queue: verdict} for each queue whose filters were
+        asked. A verdict is None (enqueue), False (filtered) or (form, bytes) to be sent instead of the value. None: the
         change was not shown to the callbacks. `alone`: "callbacks" if members share the region by now, so that no lock
-        of its callbacks is held while the change waits for them. `version`: (stamp, site) of a remote
+        of the region's callbacks is held while the change waits for the members. `version`: (stamp, site) of a remote
         change. `origin_`: (site, recipients, (member, thread, sequence), possible duplicate, flags, call); a local
-        change can have one too. `call`: (caller, slot, number, row or None) of the call of another member that
+        change can have an origin too. `call`: (client, slot, number, row or None) of the call of a remote member that
         asks for the change. `condition_`: the condition of a local change.
 
         Returns "created", "updated", "destroyed", "missing", "lost", "unmet" (the condition does not hold), "same"
-        (applied before), "forgotten" (the key may have been destroyed later, and nobody remembers that), "ask" (a
-        resolver has to be asked first) or "callbacks" (the callbacks, or the filters of `unasked` queues, have to be
-        asked first). With a `call` also "not primary" (this member is not primary, and changed nothing) and "in doubt"
-        (it was made here, and the next primary may not have it)."""
+        (applied before), "forgotten" (the key may have been destroyed later, and no tombstone is left to tell), "ask"
+        (a resolver has to be asked first) or "callbacks" (the callbacks, or the filters of `unasked` queues, have to be
+        asked first). A change with a `call` can also return "not primary" (this member is not primary, and changed
+        nothing) and "in doubt" (the change was made here, and the next primary may lack the change)."""
         return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
                           timestamp_ms, condition_, alone)
 
     @property
     def entries_here(self):
-        """How many entries this member holds. Of a region that several members hold: those in its own replicas."""
+        """How many entries this member holds. In a region that several members hold: the entries of the member's own
+        replicas."""
         cdef uint64_t used, tombstones
         with nogil:
             sum_shards(&self.state.region.table, &used, &tombstones, NULL)
@@ -221,8 +224,8 @@ cdef class RegionChanges(RegionCalls):
         return [state.attached_queues[n] for n in range(decided.count) if decided.verdicts[n] == ENQUEUE_ASK]
 
     def next_event_id(self):
-        """(member, thread, sequence) of an event that this thread makes now. The caller gives it to `change` as part of
-        the origin."""
+        """(member, thread, sequence) of an event that this thread makes now. The caller gives the identity to `change`
+        as a part of the origin."""
         return self.state.region.member, wan_thread_number(), wan_thread_next_event()
 
     def decide(self, int operation, key, version=None, int ask=WAN_ASK_NOBODY, value=None, Condition condition_=None,
@@ -263,11 +266,11 @@ cdef class RegionChanges(RegionCalls):
         return outcome_name(outcome)
 
     def change_if(self, str kind, int operation, key, value=None, expected=None, callback_argument=None):
-        """Makes one local change if the key is as `kind` says. No other change of the key comes in between. `kind`:
-        "absent" (the key has no value; it may have been invalidated), "value" (it has a value), "equal" (it has the
-        value `expected`, in form and bytes) or "there" (it is there, with a value or without).
+        """Makes one local change if the key is as `kind` says. No second change of the key comes in between. `kind`:
+        "absent" (the key has no value; the key may have been invalidated), "value" (the key has a value), "equal" (the
+        key has the value `expected`, in form and bytes) or "there" (the key is known, with a value or without).
 
-        Returns (whether the change was made, whether there was a value, that value). For "equal" the value is None."""
+        Returns (whether the change was made, whether there was a value, the value). For "equal" the value is None."""
         cdef Condition condition_ = Condition(kind, expected)
         self.state.check_open()
         if not self.state.region.stores and self.state.region.changelog == NULL:
@@ -284,7 +287,7 @@ cdef class RegionChanges(RegionCalls):
         return outcome in ("created", "updated", "destroyed"), bool(condition_.wanted.found_value), condition_.found()
 
     def clear(self):
-        """Removes every entry of the region on this member, and returns how many there were. This is a region
+        """Removes every entry of the region on this member, and returns how many there were. The call is a region
         operation, so nothing is sent."""
         cdef CompiledRegion state = self.state
         cdef encoded encoded_key
@@ -298,7 +301,7 @@ cdef class RegionChanges(RegionCalls):
         while scan_position < state.region.table.shard_count:
             packed = region_packed(&state.region.table, &scan_position, state.region.table.shard_count, 1, state.name)
             run, at = <const uint8_t *>PyBytes_AS_STRING(packed), 0
-            # We use the bytes of the key: not every key has the same bytes once it is decoded and encoded again.
+            # We use the bytes of the key: not every key has the same bytes after decoding and encoding.
             while at < <uint64_t>len(packed):
                 encoded_key.length, encoded_key.form = run[at] | run[at + 1] << 8, run[at + 2]
                 encoded_key.data = run + at + 32
@@ -320,7 +323,7 @@ cdef class RegionChanges(RegionCalls):
         cdef uint8_t form = 0, state = 0, site = 0
         cdef uint64_t stamp = 0
         lock_take_with_gil(&shard.lock)
-        try:                    # There may be no memory for the replica.
+        try:                    # There may be no memory for the copy.
             entry = wan_table_find(shard, hash, encoded_key.data, <uint16_t>encoded_key.length, encoded_key.form)
             if entry != NULL:
                 data = PyBytes_FromStringAndSize(<const char *>wan_entry_value(entry), entry.value_length)
@@ -397,12 +400,12 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
     status = change_with_gil(&self.region, &change, &from_, NULL, NULL, &outcome)
     if status == WAN_FULL and self.full_timeout_us:
         status = self.wait_for_room(&change, &from_, NULL, NULL, &outcome)
-    if status == WAN_SLOW or status == WAN_NOT_PRIMARY:       # It has become so just now.
+    if status == WAN_SLOW or status == WAN_NOT_PRIMARY:       # The status is new since the look above.
         if change_one(self, WAN_UPDATE, key, value, callback_argument, None, None, None, WAN_ASK_NOBODY, 0, None,
                       False) == "callbacks":
             change_by_callbacks(self, WAN_UPDATE, key, value, callback_argument, 0, None)
         return 0
-    if status == WAN_OK and self.region.changelog != NULL and change.waits:      # The region is shared since just now.
+    if status == WAN_OK and self.region.changelog != NULL and change.waits:      # Shared since just now.
         began = wan_monotonic_us()
         if self.wait_stable(wan_table_bucket(&self.region.table, change.hash).number, change.local_fence,
                             change.sequence,
@@ -421,8 +424,8 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
 
 cdef inline wan_status change_with_gil(region_core *region, wan_change *change, const origin *from_,
                                        decision *decided, condition *wanted, wan_outcome *outcome) noexcept nogil:
-    """Makes a change, on the condition `wanted` if it is not NULL. The caller has the GIL, which is cheaper to keep
-    than to take again. It goes only if the change has to sleep for a lock."""
+    """Makes a change, on the condition `wanted` if `wanted` is not NULL. The caller has the GIL. Keeping the GIL is
+    cheaper than taking it again, so the GIL goes only if the change has to sleep for a lock."""
     cdef wan_status status
     gil_may_go()
     if wanted != NULL:
@@ -444,7 +447,7 @@ cdef object get_one(CompiledRegion self, key, default):
 
 
 cdef bytes find_bytes(CompiledRegion self, key, uint8_t *form, bint *live):
-    """The bytes of a key's value, and its form. None: it has no value. `live`: the key is there, with a value or
+    """The bytes of a key's value, and the form. None: the key has no value. `live`: the key is known, with a value or
     without."""
     cdef encoded encoded_key
     if self.region.closed or self.born != wan_forks:
@@ -458,14 +461,14 @@ cdef bytes find_bytes(CompiledRegion self, key, uint8_t *form, bint *live):
 
 cdef bytes find_here(CompiledRegion self, const encoded *key, uint64_t hash, uint8_t *form, bint *live,
                      uint64_t *sequence):
-    """As `find_bytes`, in this member's table. `sequence`: gets the sequence of the newest change of the key's shard.
-    NULL: nobody asks."""
+    """As `find_bytes`, in this member's table. `sequence`: gets the sequence of the newest change of the key's shard,
+    unless NULL."""
     cdef wan_shard *shard = wan_table_shard(&self.region.table, hash)
     cdef wan_entry *entry
     cdef bytes data = None
     live[0] = False
     lock_take_with_gil(&shard.lock)
-    try:                    # There may be no memory for the replica.
+    try:                    # There may be no memory for the copy.
         entry = wan_table_find(shard, hash, key.data, <uint16_t>key.length, key.form)
         if entry != NULL and entry.state != WAN_ENTRY_TOMBSTONE:
             live[0] = True
@@ -480,8 +483,8 @@ cdef bytes find_here(CompiledRegion self, const encoded *key, uint64_t hash, uin
 
 
 cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uint64_t hash, uint8_t *form, bint *live):
-    """As `find_bytes`, in a region that several members hold. The primary answers when what it read counts. So does a
-    in-sync replica, where the region lets replicas answer."""
+    """As `find_bytes`, in a region that several members hold. The primary answers when the changes behind the found
+    value are replicated. An in-sync replica answers in the same way, where the region allows reads at replicas."""
     cdef uint32_t bucket = wan_table_bucket(&self.region.table, hash).number
     cdef wan_changelog *changelog = self.region.changelog
     cdef uint64_t local_fence, sequence = 0, began = wan_monotonic_us()
@@ -493,7 +496,7 @@ cdef bytes find_shared(CompiledRegion self, key, const encoded *encoded_key, uin
         role = wan_changelog_role(changelog, bucket)
         if role == WAN_REPLICA_PRIMARY:
             data = find_here(self, encoded_key, hash, form, live, &sequence)
-            # The promise of the replicas comes last: it has to hold after all that was read counts.
+            # The read lease comes last: the lease has to hold after everything that was read is replicated.
             status = self.wait_stable(bucket, local_fence, sequence, began)
             if status == WAN_OK:
                 status = self.wait_readable(bucket, local_fence, began)
@@ -520,18 +523,18 @@ cdef bint replica_answers(CompiledRegion self, uint32_t bucket) noexcept:
 
 cdef wan_status wait_at_replica(CompiledRegion self, uint32_t bucket, uint64_t local_fence, uint64_t sequence,
                                 uint32_t limit_ms) noexcept:
-    """Waits until what a replica has read counts. WAN_OK: it may be told. WAN_EMPTY: the time is over. WAN_NOT_PRIMARY:
-    the primary is to be asked."""
+    """Waits until the changes behind a read at a replica are replicated. WAN_OK: the value may be returned. WAN_EMPTY:
+    the time is over. WAN_NOT_PRIMARY: the primary is to be asked."""
     cdef wan_status status
     with nogil:
         status = wan_changelog_wait(self.region.changelog, bucket, local_fence, sequence, limit_ms)
-    # It is asked again: a replica may answer only if it was in sync when it looked at its table.
+    # The second check is necessary: a replica may answer only if the replica was in sync at the look into the table.
     return WAN_NOT_PRIMARY if status == WAN_OK and not wan_changelog_replica_may_answer(self.region.changelog,
                                                                                         bucket) else status
 
 
 cdef class ReplicaRead:
-    """A read of a key at this member's own replica, for drivers without threads. If it has not `begun`, or if it ends
+    """A read of a key at this member's own replica, for drivers without threads. If the read has not `begun`, or ends
     without an answer, the primary is asked."""
 
     def __cinit__(self, RegionCalls region not None, key):
@@ -550,16 +553,16 @@ cdef class ReplicaRead:
             self.begun = True
 
     def take(self):
-        """Looks how it ends. True: `live`, `form` and `data` may be told. False: without an answer. None: what it has
-        seen does not count yet."""
+        """Checks the state of the read. True: `live`, `form` and `data` are the answer. False: the read ends without an
+        answer. None: the changes behind the read are not replicated yet."""
         cdef wan_status status = wait_at_replica(self.state, self.bucket, self.local_fence, self.sequence, 0)
         return None if status == WAN_EMPTY else status == WAN_OK
 
 
 cdef object no_answer(CompiledRegion self, key, bint in_doubt, uint64_t began):
-    """The error for a call that began then, and whose replicas do not answer in time."""
+    """The error for a call that began at `began`, and whose replicas did not answer in time."""
     from pywan.errors import ConnectivityError
-    became = "the change may count later, or be lost" if in_doubt else "nothing was changed"
+    became = "the change may still be replicated, or be lost" if in_doubt else "nothing was changed"
     error = ConnectivityError(f"region {self.name!r}: key {described(key)}: not all replicas of its bucket answered"
                               f" within {(wan_monotonic_us() - began) / 1e6:.3g} s; {became}. Try again when the"
                               " members of the site reach each other; `show coordinator` says who is there")
@@ -568,7 +571,7 @@ cdef object no_answer(CompiledRegion self, key, bint in_doubt, uint64_t began):
 
 
 cdef int check_replicas(CompiledRegion self, key, uint32_t bucket, uint64_t sequence, bint is_repeat) except -1:
-    """Raises an error if a change that counts was made with fewer replicas than min-in-sync-replicas asks for."""
+    """Raises an error if a replicated change was made with fewer replicas than `min-in-sync-replicas` asks for."""
     cdef uint32_t replicas = 0
     if self.region.changelog.min_isr > 1:
         with nogil:
@@ -579,7 +582,8 @@ cdef int check_replicas(CompiledRegion self, key, uint32_t bucket, uint64_t sequ
 
 
 cdef object nobody_knows(CompiledRegion self, key):
-    """The error for a call of which nobody knows whether an attempt made it. This thread's detail says why."""
+    """The error for a call in doubt: no member knows whether an attempt made the change. This thread's detail says
+    why."""
     from pywan.errors import ConnectivityError
     error = ConnectivityError(f"region {self.name!r}: key {described(key)}: {detail_text()}; the change may have been"
                               " made. Read the key, and make the change again if it is needed")
@@ -589,7 +593,7 @@ cdef object nobody_knows(CompiledRegion self, key):
 
 cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, callback_argument, int64_t timestamp_ms,
                              Condition condition_):
-    """Takes a change through the user's callbacks, at the primary of its bucket. Returns its outcome."""
+    """Takes a change through the user's callbacks, at the primary of the bucket. Returns the outcome."""
     cdef encoded encoded_key
     cdef uint64_t began, outer
     if self.region.changelog == NULL:
@@ -603,7 +607,7 @@ cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, cal
                                         (self.region.member, wan_thread_number(), wan_thread_next_event()), condition_,
                                         timestamp_ms, began)
             if outcome is not None:
-                if not isinstance(outcome, str):    # The callbacks would make another change.
+                if not isinstance(outcome, str):    # The callbacks would make a second change.
                     raise no_answer(self, key, True, began)
                 return outcome
         return change_through_path(self, operation, key, value, callback_argument, timestamp_ms, condition_)
@@ -622,9 +626,10 @@ cdef str change_through_path(CompiledRegion self, int operation, key, value, cal
 cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, decision *decided,
                        Condition condition_, key, value, callback_argument, int64_t timestamp_ms, uint64_t began,
                        CallSlots slots, uint64_t epoch, wan_status *status, wan_outcome *outcome):
-    """The rest of a change to a region that several members hold, which began at `began`, when the bucket had this
-    epoch, and has its identity from `slots`. It waits until the change counts, or asks the primary to make it. Returns
-    the outcome at another member. None: the change was made here, or refused, as *status and *outcome say."""
+    """The rest of a change to a region that several members hold. The change began at `began`, under the bucket's epoch
+    `epoch`, and has its identity from `slots`. The function waits until the change is replicated, or sends the change
+    to the primary. Returns the outcome at a remote primary. None: the change was made here, or refused, as *status and
+    *outcome say."""
     cdef uint32_t bucket = wan_table_bucket(&self.region.table, change.hash).number
     cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
     cdef wan_call_identity *call = &from_.attempt.call
@@ -661,8 +666,8 @@ cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, d
 
 cdef str finish_for_other(CompiledRegion self, wan_change *change, key, uint64_t began, wan_status status,
                           wan_outcome outcome):
-    """As `finish_shared`, for a change of another call, which goes again by itself. Returns "not primary" or "in doubt"
-    if this member is not primary, and the call has to."""
+    """As `finish_shared`, for a change that a remote call asks for. The remote client repeats the call. Returns "not
+    primary" or "in doubt" if this member is not primary, and the client has to repeat."""
     cdef wan_status stable
     if status == WAN_IN_DOUBT or status == WAN_GIVEN_UP:
         raise nobody_knows(self, key)
@@ -680,16 +685,18 @@ cdef str finish_for_other(CompiledRegion self, wan_change *change, key, uint64_t
 
 cdef wan_status wait_shared(CompiledRegion self, uint32_t bucket, const wan_change *change, wan_outcome outcome,
                             uint64_t began) except *:
-    """Waits until a change counts, or what a change saw that did nothing. Statuses as `CompiledRegion.wait_stable`."""
+    """Waits until a change is replicated, or, for a change without an effect, the changes that the change saw. Statuses
+    as `CompiledRegion.wait_stable`."""
     cdef wan_status status = self.wait_stable(bucket, change.local_fence, change.sequence, began)
-    if status == WAN_OK and outcome > WAN_DESTROYED:        # The answer is a read.
+    if status == WAN_OK and outcome > WAN_DESTROYED:        # The reply is a read.
         status = self.wait_readable(bucket, change.local_fence, began)
     return status
 
 
 cdef str apply_shared_event(CompiledRegion self, wan_change *change, origin *from_, decision *decided, key):
-    """An event of another site for a region that several members hold, as `change_one`, of which some filters were
-    asked. Returns when it counts. "not primary": this member does not lead its bucket, or does not any more."""
+    """Applies an event of a remote site to a region that several members hold: as `change_one`, with `decided` from the
+    filters that were asked. Returns when the change is replicated. "not primary": this member does not lead the bucket,
+    or does not lead the bucket any more."""
     cdef wan_outcome outcome = WAN_LOST
     cdef uint64_t began = wan_monotonic_us()
     cdef uint32_t bucket = wan_table_bucket(&self.region.table, change.hash).number
@@ -710,7 +717,7 @@ cdef str apply_shared_event(CompiledRegion self, wan_change *change, origin *fro
     elif outcome <= WAN_DESTROYED:
         wan_add_shared(&self.region.applied, 1)
     if change.sequence and self.wait_stable(bucket, change.local_fence, change.sequence, began) != WAN_OK:
-        return "not primary"      # It may count later: then it is known there.
+        return "not primary"      # If replicated later, the new primary knows the event.
     return outcome_name(outcome)
 
 
@@ -726,7 +733,7 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
     cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
     cdef uint64_t began = 0, epoch = 0
     cdef uint8_t flags = 0
-    cdef CallSlots slots = None         # Where the change has its identity from. None: another call asks for it.
+    cdef CallSlots slots = None         # Source of the identity. None: a remote call asks for the change.
     cdef wan_call_identity own
     self.check_open()
     _key_holder = encode_key(key, &encoded_key)
@@ -811,8 +818,8 @@ cdef str change_one(CompiledRegion self, int operation, key, value, callback_arg
 
 
 cdef int change_here(CompiledRegion self, key, uint8_t flag) except -1:
-    """Removes or invalidates an entry on this member, and waits as the log's level says. KeyError if it is not
-    there."""
+    """Removes or invalidates an entry on this member, and waits as the log's level says. KeyError if the key is
+    absent."""
     cdef encoded encoded_key
     cdef EventQueue queue
     self.check_open()

@@ -1,8 +1,8 @@
-# Owns the form of the step for changes of one bucket that come together, in a region that several members hold: rows of
-# a call, and events of other sites. The locks of the bucket and of its queues are taken once for some of them. Each is
-# reserved, applied and written on its own. So a change for which there is no room ends the group, and those before it
-# are made. It then takes the single step (put.pxd), which is the only one that refuses anything. This is compiled into
-# each unit that has such changes.
+# Owns the group form of the step: changes of one bucket that come together, in a region that several members hold. The
+# changes are rows of a call, or events of remote sites. The group step takes the locks of the bucket and of its queues
+# once for several changes. Each change is reserved, applied and written separately. So a change for which there is no
+# room ends the group, and all earlier changes are made. The change then takes the single step (put.pxd): only the
+# single step refuses a change. The code is compiled into each unit that has groups of changes.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from pywan._core.c_base cimport *
@@ -24,26 +24,26 @@ from pywan._core.region.region_state cimport PATH_STRAIGHT, attachment, origin, 
 
 
 cdef struct records_ahead:
-    # The records of a call, in the order in which they are made. Their keys are fetched while those before them are
-    # made.
+    # The records of a call, in the order of their changes. The keys are fetched while earlier changes are made.
     wan_fetch fetch
-    const uint8_t *at           # The next record that was not noted.
-    uint32_t done, count        # So many of them are made or being made, of so many.
+    const uint8_t *at           # The next record that is not noted.
+    uint32_t done, count        # Records that are made or being made, and all records.
 
 
 cdef struct change_group:
-    # Changes of one bucket, none of which is conditional: rows of one call, or changes that nobody repeats.
-    uint32_t first, count       # Those before `first` are done. The caller moves it.
+    # Unconditional changes of one bucket: rows of one call, or changes that no client repeats.
+    uint32_t first, count       # Changes before `first` are done. The caller moves `first`.
     wan_change changes[CHANGES_PER_HOLD]
     origin origins[CHANGES_PER_HOLD]
-    wan_outcome outcomes[CHANGES_PER_HOLD]      # Of those that are done, as `region_change` says it.
-    # The changes that are left take the single step: one of them had to, and most likely they have to, too.
+    wan_outcome outcomes[CHANGES_PER_HOLD]      # For the finished changes, as in `region_change`.
+    # All remaining changes take the single step: the single step was necessary for one change, and most likely is for
+    # the rest.
     bint is_alone
     entry_locks locks
 
 
 cdef inline void group_begin(change_group *group, uint32_t count) noexcept nogil:
-    """The caller has filled the first `count` changes."""
+    """Begins a group. The caller has filled the first `count` changes."""
     group.first, group.count, group.is_alone = 0, count, False
 
 
@@ -53,8 +53,8 @@ cdef inline void records_begin(records_ahead *ahead, const void *first, uint32_t
 
 
 cdef inline void records_fetch(const region_core *region, records_ahead *ahead) noexcept nogil:
-    """Fetches keys ahead, before the next record is made. `wan_fetch_hash` has the hashes of the next ones then, of
-    CHANGES_PER_HOLD at most."""
+    """Fetches keys ahead, before the next record is made. `wan_fetch_hash` then has the hashes of the next records, of
+    at most CHANGES_PER_HOLD records."""
     cdef const wan_record *record
     while ahead.fetch.noted < min(ahead.done + 2 * <uint32_t>WAN_FETCH_STEP, ahead.count + <uint32_t>WAN_FETCH_STEP):
         if ahead.fetch.noted < ahead.count:
@@ -69,9 +69,10 @@ cdef inline void records_fetch(const region_core *region, records_ahead *ahead) 
 
 cdef inline uint32_t region_change_group(region_core *region, uint32_t bucket, change_group *group,
                                          records_ahead *ahead) noexcept nogil:
-    """Does what `region_change` does for some of the changes of a group, from `first` on, and returns for how many:
-    what `region_change` would say of each is WAN_OK. 0: the next one has to take the single step. `ahead`: the call
-    that they came with, whose `done` goes on with each change; NULL: nothing is fetched meanwhile."""
+    """Does the work of `region_change` for some changes of a group, from `first` on, and returns the number of finished
+    changes. Each finished change has the status WAN_OK. 0: the next change has to take the single step. `ahead`: the
+    records of the call that the changes belong to; `done` of the records goes on with each change. NULL: nothing is
+    fetched meanwhile."""
     cdef attachment *attached
     cdef uint32_t n, count = group.count - group.first, done = 0
     if (region.changelog == NULL or region.log != NULL or group.is_alone or count < 2
@@ -92,7 +93,8 @@ cdef inline uint32_t region_change_group(region_core *region, uint32_t bucket, c
 cdef inline uint32_t group_step(region_core *region, attachment *attached, uint32_t bucket, change_group *group,
                                 uint32_t count, records_ahead *ahead) noexcept nogil:
     """The part of `region_change_group` for `count` changes, under the entry locks, which keep the attachment, its
-    queues and their files. The fetches go on under the locks, because an atomic operation would wait for them."""
+    queues and their files. The fetches go on under the locks, because an atomic operation would wait for the
+    fetches."""
     cdef put_step step
     cdef wan_change *change
     cdef const origin *from_
@@ -103,7 +105,7 @@ cdef inline uint32_t group_step(region_core *region, attachment *attached, uint3
     if attached != NULL and (attached.count == 0 or not region.forwards):
         attached = NULL
     step.taken = step.recipient_count = 0
-    # A region that has a change log keeps it.
+    # A region with a change log never loses the change log.
     step.changelog, step.notifications = region.changelog, wan_changelog_notifications(region.changelog)
     while done < count:
         change, from_ = &group.changes[group.first + done], &group.origins[group.first + done]
@@ -135,7 +137,7 @@ cdef inline uint32_t group_step(region_core *region, attachment *attached, uint3
         done += 1
     queue_locks_release(attached)
     if wan_changelog_commit_end(region.changelog, &step.room, before) > before and step.taken:
-        for n in range(attached.count):         # What counts at once may be sent at once.
+        for n in range(attached.count):         # Replicated events may be sent at once.
             wake = queue_count(attached.queues[n], attached.firsts[n] + bucket)
             if wake >= 0:
                 eventfd_write(wake, 1)
@@ -145,8 +147,8 @@ cdef inline uint32_t group_step(region_core *region, attachment *attached, uint3
 cdef inline bint group_make(region_core *region, uint32_t bucket, wan_shard *shard, wan_change *change,
                             const origin *from_, wan_outcome *outcome, attachment *attached,
                             put_step *step) noexcept nogil:
-    """Makes a change for which there is room in the change log, or finds that it has no effect. False: it cannot be
-    made now, and nothing was changed. Under all locks."""
+    """Makes a change with reserved room in the change log, or finds that the change has no effect. False: the change
+    cannot be made now, and nothing was changed. Under all locks."""
     cdef uint32_t at = <uint32_t>(shard - region.table.shards)
     cdef bint is_made = False
     if not group_reserve(bucket, change, from_, attached, step):
@@ -158,7 +160,7 @@ cdef inline bint group_make(region_core *region, uint32_t bucket, wan_shard *sha
         outcome[0] = WAN_OUT_OF_MEMORY
     if not is_made:
         group_cancel(attached, step)
-        # It has seen the newest change of its shard, as a read does.
+        # The change without an effect has seen the newest change of the shard, as a read does.
         change.local_fence, change.waits = step.room.bucket.local_fence, 1
         change.sequence = wan_read(&region.changelog.shard_last[at])
         return outcome[0] != WAN_OUT_OF_MEMORY
@@ -172,7 +174,7 @@ cdef inline bint group_make(region_core *region, uint32_t bucket, wan_shard *sha
 
 cdef inline bint group_reserve(uint32_t bucket, const wan_change *change, const origin *from_, attachment *attached,
                                put_step *step) noexcept nogil:
-    """Reserves room in each queue that the event enters. False: one of them has none, and nothing is reserved."""
+    """Reserves room in each queue that the event enters. False: a queue has no room, and nothing is reserved."""
     cdef uint32_t n, value_length = 0 if change.operation == WAN_DESTROY else change.value_length
     step.asked = 0
     for n in range(attached.count if attached != NULL else 0):
@@ -187,7 +189,7 @@ cdef inline bint group_reserve(uint32_t bucket, const wan_change *change, const 
 
 
 cdef inline void group_cancel(attachment *attached, put_step *step) noexcept nogil:
-    """Gives back what was reserved in queues."""
+    """Gives back the reserved room of the queues."""
     cdef uint32_t n
     for n in range(step.asked):
         if step.decided.verdicts[n] == ENQUEUE_ENTERS:
@@ -195,7 +197,8 @@ cdef inline void group_cancel(attachment *attached, put_step *step) noexcept nog
 
 
 cdef inline void group_commit(attachment *attached, put_step *step) noexcept nogil:
-    """Copies the record of the entry into the queues that the event enters, and counts it at the others."""
+    """Copies the record of the entry into the queues that the event enters, and counts the event at the remaining
+    queues."""
     cdef const wan_record *record = wan_changelog_entry_record(<const wan_changelog_entry *>step.room.at)
     cdef uint32_t n
     for n in range(attached.count):
@@ -203,7 +206,7 @@ cdef inline void group_commit(attachment *attached, put_step *step) noexcept nog
             count_not_entered(attached.queues[n], step.decided.verdicts[n])
             continue
         memcpy(step.reservations[n].at, record, step.reservations[n].length)
-        queue_commit(attached.queues[n], &step.reservations[n])     # It is ready when the change counts.
+        queue_commit(attached.queues[n], &step.reservations[n])     # Ready when the change is replicated.
         step.taken += 1
         attached.queues[n].counts.received += 1
         attached.queues[n].counts.queued += 1

@@ -1,7 +1,7 @@
-# Owns the bulk form of the step: rows that go into a region's table and into the queue of its one sender together. Room
-# for all of them is reserved at once, then they are applied and written, and they are committed at once. A region with
-# several senders, with a log, or on several members takes each row by the single step (put.pxd). It is compiled into
-# each unit that has rows: columns, and a client's tasks.
+# Owns the bulk form of the step: rows that go into a region's table and into the queue of its single sender together.
+# The bulk step reserves the room for all rows at once, applies and writes the rows, and commits all rows at once. In a
+# region with several senders, with a log, or on several members, each row takes the single step (put.pxd). The code is
+# compiled into each unit that has rows: columns, and a client's tasks.
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
@@ -18,19 +18,19 @@ from pywan._core.queue.queue cimport (
 from pywan._core.region.region_state cimport attachment, origin, region_core
 
 cdef enum:
-    # Rows that are enqueued under one hold of the queue's lock, at most, and bytes of their records. It takes five
-    # microseconds or so. With half as many the maker meets the dispatcher at the lock more often, and takes a
-    # fifth longer.
+    # Limits for the rows that are enqueued under one hold of the queue's lock, and for the bytes of their records. A
+    # hold takes five microseconds or so. If the limits were half as high, the maker would meet the dispatcher at the
+    # lock more often, and would take a fifth longer.
     ROWS_PER_HOLD = 256
     BYTES_PER_HOLD = 65536
-    # Rows whose entries are fetched together: those have about a dozen lines. A processor fetches some two dozens at
-    # once, and an instruction that asks for one more waits.
+    # Number of rows whose entries are fetched together: the entries have about a dozen cache lines. A processor fetches
+    # some two dozen lines at once, and an instruction that asks for one more line waits.
     FETCHED_TOGETHER = 4
 
 
 cdef struct decoded_rows:
-    # Rows on their way from where they lie to a step: what each says of its change. They are arrays, not a wan_change
-    # for each row: a proxy reads each field once.
+    # Decoded rows on their way from the columns to a step: the fields of each row's change. The fields are arrays, and
+    # not a wan_change for each row: a proxy reads each field once.
     const uint8_t *keys[ROWS_PER_HOLD]
     const uint8_t *values[ROWS_PER_HOLD]
     uint32_t key_lengths[ROWS_PER_HOLD]
@@ -39,25 +39,25 @@ cdef struct decoded_rows:
     uint8_t value_forms[ROWS_PER_HOLD]
     uint8_t operations[ROWS_PER_HOLD]
     uint8_t flags[ROWS_PER_HOLD]
-    uint8_t faults[ROWS_PER_HOLD]       # Numbers of reasons why a row is refused. 0: it is not.
-    bint has_faults                     # Some row that was decoded since the caller reset this has a fault.
-    bint are_given                      # Some stamps are the caller's. Otherwise they ascend.
+    uint8_t faults[ROWS_PER_HOLD]       # Reasons why a row is refused. 0: not refused.
+    bint has_faults                     # A row that was decoded since the last reset has a fault.
+    bint are_given                      # Some stamps are the caller's. Otherwise stamps ascend.
     uint64_t stamps[ROWS_PER_HOLD]
-    uint64_t hashes[ROWS_PER_HOLD]      # Of a region that stores. Those of a proxy are found when they are needed.
+    uint64_t hashes[ROWS_PER_HOLD]      # If the region stores. A proxy finds hashes when needed.
 
 
 cdef struct fetch_ahead:
-    # The rows whose entries are fetched next, while the rows before them are stored.
+    # The rows whose entries are fetched next, while earlier rows are stored.
     int64_t next
     int64_t left
 
 
 cdef struct rows_step:
-    # What is held for a group of rows between its reservation and its commit, in the order of the locks.
+    # The reservations and locks of a group of rows between reservation and commit, in the order of the locks.
     entry_locks locks                           # For each row its shard, if the region stores.
     const attachment *attached
     gateway_queue *gateway
-    bint has_partitions                         # The queue has several. Otherwise `partitions` is not filled.
+    bint has_partitions                         # The queue has several. Otherwise `partitions` is empty.
     uint16_t partitions[ROWS_PER_HOLD]          # Of each row; later of each row that has an event.
     uint32_t lengths[ROWS_PER_HOLD]             # The same for the lengths of the records.
     uint64_t bytes                              # Of all records.
@@ -66,13 +66,13 @@ cdef struct rows_step:
 
 
 cdef struct rows_did:
-    # What a step of rows did.
-    uint32_t applied        # Rows that took effect. The others are destroys of keys that were not there.
+    # The result of a step of rows.
+    uint32_t applied        # Rows that took effect. The rest are destroys of absent keys.
     bint waits              # As in wan_change, for any of the rows.
 
 
 cdef inline void fetch_some(const region_core *region, const decoded_rows *rows, fetch_ahead *ahead) noexcept nogil:
-    """Fetches the entries of the next FETCHED_TOGETHER rows, if there are so many."""
+    """Fetches the entries of the next FETCHED_TOGETHER rows, or of all remaining rows."""
     cdef int64_t n, count = min(ahead.left, <int64_t>FETCHED_TOGETHER)
     for n in range(ahead.next, ahead.next + count):
         wan_table_prefetch_entry(&region.table, rows.hashes[n], rows.key_lengths[n] + rows.value_lengths[n])
@@ -85,13 +85,13 @@ cdef inline uint64_t hash_of_row(const decoded_rows *rows, int64_t n) noexcept n
 
 
 cdef inline void begin_change(wan_change *change, const region_core *region) noexcept nogil:
-    """Sets what is the same in the changes of all rows."""
+    """Sets the fields that are the same in the changes of all rows."""
     memset(change, 0, sizeof(wan_change))
     change.stamp_site, change.local, change.ask = region.site, 1, WAN_ASK_NOBODY
 
 
 cdef inline void take_row(wan_change *change, const decoded_rows *rows, int64_t n) noexcept nogil:
-    """Makes the change that of row `n`."""
+    """Sets the change to the change of row `n`."""
     change.key, change.key_length, change.key_form = rows.keys[n], <uint16_t>rows.key_lengths[n], rows.key_forms[n]
     change.value, change.value_length, change.value_form = rows.values[n], rows.value_lengths[n], rows.value_forms[n]
     change.operation, change.flags = rows.operations[n], rows.flags[n]
@@ -100,7 +100,7 @@ cdef inline void take_row(wan_change *change, const decoded_rows *rows, int64_t 
 
 cdef inline void take_row_alone(wan_change *change, const region_core *region, decoded_rows *rows,
                                 int64_t n) noexcept nogil:
-    """The same, for a row that takes the single step."""
+    """As `take_row`, for a row that takes the single step."""
     if not region.stores:
         rows.hashes[n] = hash_of_row(rows, n)
     begin_change(change, region)
@@ -108,13 +108,13 @@ cdef inline void take_row_alone(wan_change *change, const region_core *region, d
 
 
 cdef inline bint steps_alone(const region_core *region) noexcept nogil:
-    """Whether each row of the region takes the single step, whatever senders are attached."""
+    """Whether each row of the region takes the single step, with any attached senders."""
     return region.log != NULL or region.changelog != NULL or not region.forwards
 
 
 cdef inline bint can_step_rows(const region_core *region) noexcept nogil:
-    """Whether `region_step_rows` can do anything now. It is asked once for some groups: otherwise locks would be taken
-    in vain."""
+    """Whether `region_step_rows` can do anything now. The caller asks once for some groups: otherwise locks would be
+    taken in vain."""
     cdef wan_shard *shard = &region.table.shards[0]
     cdef bint can
     if steps_alone(region):
@@ -127,13 +127,13 @@ cdef inline bint can_step_rows(const region_core *region) noexcept nogil:
 
 cdef inline int64_t region_step_rows(region_core *region, decoded_rows *rows, int64_t first, int64_t count,
                                      const origin *from_, fetch_ahead *ahead, rows_did *did) noexcept nogil:
-    """Does what `region_change` does for some of `count` rows that are changed here, from row `first` on, under one
-    hold of the queue's lock. If the lock were taken for each change, it would never be free long enough for the
-    dispatcher that waits for it. `from_`: the origin of row `first`; the event of each later row has the next sequence.
-    `ahead`: rows whose entries are fetched meanwhile.
+    """Does the work of `region_change` for some of `count` rows that are changed here, from row `first` on, under one
+    hold of the queue's lock. If the lock were taken for each change, the lock would never be free long enough for a
+    waiting dispatcher. `from_`: the origin of row `first`; the event of each later row has the next sequence. `ahead`:
+    rows whose entries are fetched meanwhile.
 
-    Returns how many were done. 0: the first one has to take the single step, which finds out why. A row with a fault is
-    never done."""
+    Returns how many rows were done. 0: the first row has to take the single step, which finds the reason. A row with a
+    fault is never done."""
     cdef rows_step step
     cdef int64_t done = 0
     cdef int wake = -1
@@ -151,7 +151,7 @@ cdef inline int64_t region_step_rows(region_core *region, decoded_rows *rows, in
                 wake = rows_commit(&step)
                 did.applied, did.waits = step.written, queue_is_waited_for(step.gateway)
             wan_lock_release(&step.gateway.lock)
-            if wake >= 0:           # Still under the entry locks: without them the queue and its files may be gone.
+            if wake >= 0:           # Still under the entry locks, which keep the queue and its files.
                 eventfd_write(wake, 1)
     entry_locks_release(&step.locks)
     return done
@@ -159,8 +159,9 @@ cdef inline int64_t region_step_rows(region_core *region, decoded_rows *rows, in
 
 cdef inline int64_t rows_take_locks(region_core *region, const decoded_rows *rows, int64_t first, int64_t count,
                                     rows_step *step) noexcept nogil:
-    """Takes the entry locks of these rows, from the first on, and returns for how many. It stops before a row with a
-    fault. A proxy has no entries, and needs one lock for all: any entry lock keeps the attachment alive."""
+    """Takes the entry locks of these rows, from the first row on, and returns the number of locked rows. The function
+    stops before a row with a fault. A proxy has no entries, and needs a single lock: any entry lock keeps the
+    attachment alive."""
     cdef int64_t n
     if rows.has_faults:
         count = rows_without_fault(rows, first, count)
@@ -184,7 +185,7 @@ cdef inline int64_t rows_without_fault(const decoded_rows *rows, int64_t first, 
 
 cdef inline int64_t rows_measure(const region_core *region, const decoded_rows *rows, int64_t first, int64_t count,
                                  const origin *from_, rows_step *step) noexcept nogil:
-    """Finds the lengths and partitions of the records, and returns how many fit into one hold."""
+    """Finds the lengths and partitions of the records, and returns how many rows fit into one hold."""
     cdef const gateway_queue *gateway = step.gateway
     cdef uint32_t recipients = step.attached.recipient_count
     cdef int64_t n
@@ -208,7 +209,7 @@ cdef inline int64_t rows_measure(const region_core *region, const decoded_rows *
 
 
 cdef inline wan_status rows_reserve(rows_step *step, int64_t count) noexcept nogil:
-    """Reserves all room that could be refused. Under the queue's lock."""
+    """Reserves all room whose reservation could fail. Under the queue's lock."""
     cdef gateway_queue *gateway = step.gateway
     cdef int64_t n
     cdef wan_status status = WAN_OK
@@ -229,8 +230,8 @@ cdef inline wan_status rows_reserve(rows_step *step, int64_t count) noexcept nog
 
 cdef inline int64_t rows_write(region_core *region, decoded_rows *rows, int64_t first, int64_t count,
                                const origin *from_, fetch_ahead *ahead, rows_step *step) noexcept nogil:
-    """Applies the changes, if the region stores, and writes the records of those that took effect one behind the other.
-    Returns how many were done."""
+    """Applies the changes, if the region stores, and writes the records of the effective changes one behind the other.
+    Returns how many rows were done."""
     cdef uint64_t low = wan_clock_low(region.clock)
     cdef int64_t n
     for n in range(first, first + count if rows.are_given or rows.stamps[first] < low else first):
@@ -245,7 +246,7 @@ cdef inline int64_t rows_write(region_core *region, decoded_rows *rows, int64_t 
 
 cdef inline wan_record head_of_rows(const region_core *region, const origin *from_,
                                     const rows_step *step) noexcept nogil:
-    """What all these records have in common, as `write_record` writes it."""
+    """The common fields of all these records, as `write_record` sets the fields."""
     cdef wan_record head
     memset(&head, 0, sizeof(head))
     head.region = region.number
@@ -259,7 +260,7 @@ cdef inline wan_record head_of_rows(const region_core *region, const origin *fro
 cdef inline void rows_forward(const region_core *region, const decoded_rows *rows, int64_t first, int64_t count,
                               const origin *from_, rows_step *step) noexcept nogil:
     """The part of `rows_write` for a proxy."""
-    cdef wan_record head = head_of_rows(region, from_, step)    # The compiler keeps it in registers.
+    cdef wan_record head = head_of_rows(region, from_, step)    # The compiler keeps `head` in registers.
     cdef const uint8_t *recipients = &step.attached.recipients[0]
     cdef uint64_t sequence = from_.event_sequence - first
     cdef const uint32_t *lengths = step.lengths - first
@@ -273,8 +274,9 @@ cdef inline void rows_forward(const region_core *region, const decoded_rows *row
 
 cdef inline int64_t rows_apply(region_core *region, const decoded_rows *rows, int64_t first, int64_t count,
                                const origin *from_, fetch_ahead *ahead, rows_step *step) noexcept nogil:
-    """The part of `rows_write` for a region that stores. It stops before a row for which there is no memory. All locks
-    are taken by now. So the fetches of `ahead` go on while rows are stored: an atomic operation would wait for them."""
+    """The part of `rows_write` for a region that stores. The function stops before a row for which there is no memory.
+    All locks are taken by now. So the fetches of `ahead` go on while rows are stored: an atomic operation would wait
+    for the fetches."""
     cdef wan_record head = head_of_rows(region, from_, step)
     cdef wan_change change
     cdef wan_outcome outcome
@@ -317,7 +319,7 @@ cdef inline void write_row(uint8_t *to, uint32_t length, const wan_record *head,
 
 
 cdef inline int rows_commit(rows_step *step) noexcept nogil:
-    """Makes the records the newest of their partitions. Under the queue's lock. Returns the file to write to
+    """Makes the records the newest records of their partitions. Under the queue's lock. Returns the file to write to
     afterwards, or -1."""
     cdef gateway_queue *gateway = step.gateway
     cdef uint64_t sequences[ROWS_PER_HOLD]
