@@ -1,5 +1,5 @@
-# Owns the order of pending records while a store has no room for some of them (docs/decisions/0100). Records that make
-# the log shorter pass the other records, and are written. The other records wait, in their order, until the store has
+# Owns the order of pending records while a store has no room for some records (docs/decisions/0100). Records that make
+# the log shorter pass all other records, and are written. The other records wait, in their order, until the store has
 # room.
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport qsort
@@ -42,7 +42,8 @@ cdef wan_status gather_pending(region_log *log, uint64_t *given) noexcept nogil:
     cdef wan_buffer *pending = &log.records.pending
     cdef const wan_logged *record
     cdef passed_record noted
-    # The numbers of earlier taken records are noted already, if records passed them. The rest has consecutive numbers.
+    # The numbers of records that were taken earlier are noted already, if later records passed them. The rest has
+    # consecutive numbers.
     cdef uint64_t fresh = taken.used if log.passed.used else log.written, at = fresh, count = 0
     cdef wan_status status
     while at < taken.used:
@@ -88,7 +89,7 @@ cdef wan_status add_smaller(region_log *log, waiting_records *found, const wan_l
     status = wan_buffer_reserve(&found.smaller, length)
     if status == WAN_OK:
         wan_logged_write(found.smaller.bytes + found.smaller.used, length, head, wan_logged_key(record),
-                         wan_logged_key(record))       # Without the bytes of a value.
+                         wan_logged_key(record))       # No bytes of a value.
         found.smaller.used += length
         found.smaller.count += 1
     return status
@@ -199,8 +200,7 @@ cdef wan_status write_smaller(region_log *log, wan_buffer *records, uint64_t *wr
     """Writes and syncs records that make the log shorter. The records may use the reserve of the store, except a part:
     moving records out of old segments needs the rest."""
     cdef wan_status status, synced
-    if log.moving.written < log.moving.records.used:    # Moved records stand before the others, as a whole or not at
-                                                        # all.
+    if log.moving.written < log.moving.records.used:    # Moved records come first, all or none.
         log.moving.segments = 0
     wan_log_allow_reserve(&log.committer.log, True)
     status = region_log_write_blocks(log, WAN_PART_RECORDS, records, written)

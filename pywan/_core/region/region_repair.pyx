@@ -52,7 +52,7 @@ cdef class RegionRepair(RepairStamps):
 
     def restamp_invalid(self, RegionCore region not None):
         """Gives invalidated entries the new stamps that the events of their versions get. The entries are not sent,
-        because their values are not here. Returns the number of these entries."""
+        because this member does not have their values. Returns the number of these entries."""
         cdef uint64_t found = 0
         cdef wan_status status = WAN_OK
         region.state.check_open()
@@ -218,7 +218,7 @@ cdef class RegionRepair(RepairStamps):
 
 
 cdef void note_restamping(region_core *region, const wan_change *change, uint64_t replaced) noexcept nogil:
-    """Makes the log's record of `change` say that the change replaces the later version with the stamp `replaced`. A
+    """Makes the log's record of `change` say: the change replaces the later version with the stamp `replaced`. A
     `change` of NULL ends the replacement. Under an entry lock."""
     if region.log != NULL:
         wan_lock_take(&region.log.lock)
