@@ -1,5 +1,5 @@
 # Owns the repair of a member whose stamps ran ahead of the time. Entries and events that are more than `AHEAD_MS` ahead
-# get new stamps of now, and are sent again. This file repairs the queues; region_repair repairs the regions. Locks are
+# get new stamps of now, and are sent again. The file repairs the queues; region_repair repairs the regions. Locks are
 # taken as on the put path: an entry lock first, then the lock of a queue or of the region's log.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -67,8 +67,8 @@ cdef class ClockRepair(RegionRepair):
         wan_buffer_close(&self.positions)
 
     def count_events(self, EventQueue queue not None):
-        """Counts the events of the queue with stamps that are ahead, and notes these stamps: they get new stamps with
-        the next `give_stamps`."""
+        """Counts the events of the queue with stamps that are ahead, and notes the stamps. The next `give_stamps` gives
+        new stamps for them."""
         cdef uint64_t found = 0, sequence
         cdef uint32_t number
         cdef wan_status status = WAN_OK
@@ -97,12 +97,11 @@ cdef class ClockRepair(RegionRepair):
 
     def restamp_events(self, EventQueue source not None, EventQueue to not None, fed):
         """Takes events that are ahead out of `source`, once the events that replace them are on the disk. `source` is
-        the queue `to`, or the queue of its parked events.
-
-        `fed` names the regions whose changes all entered queue `to`. So the event of a change of the key's entry, by
-        this repair or later, replaces the old event. In all other regions a copy with a new stamp replaces the old
-        event. Events that are in flight, or have no new stamp yet, stay in the queue. Returns (how many were taken out,
-        [(region, record)]): the list has the records whose entries have to be changed first."""
+        the queue `to`, or the queue of its parked events. `fed` names the regions whose changes all entered queue `to`.
+        So the event of a change of the key's entry, by the repair or later, replaces the old event. In all other
+        regions a copy with a new stamp replaces the old event. Events that are in flight, or have no new stamp yet,
+        stay in the queue. Returns (how many were taken out, [(region, record)]): the list has the records whose entries
+        have to be changed first."""
         cdef uint8_t *feeds = <uint8_t *>calloc(65536, 1)
         cdef RegionCore region
         cdef uint64_t sequence, found, taken = 0
@@ -179,9 +178,9 @@ cdef class ClockRepair(RegionRepair):
 
 cdef wan_status look(ClockRepair self, gateway_queue *gateway, uint32_t number, uint64_t *sequence, uint64_t *found,
                      bint copies) noexcept nogil:
-    """Looks at the events of a partition behind `sequence`. Afterwards `sequence` says where to go on; 0: the last
-    event was reached. If `copies` is not set, counts all events that are ahead, and notes their stamps. If `copies` is
-    set, counts only events that are not in flight, and copies them to `events`."""
+    """Looks at the events of a partition behind `sequence`. Afterwards `sequence` is the position for the next call; 0:
+    the last event was reached. If `copies` is not set, counts all events that are ahead, and notes their stamps. If
+    `copies` is set, counts only events that are not in flight, and copies them to `events`."""
     cdef wan_partition *partition = &gateway.queue.partitions[number]
     cdef wan_record *record
     cdef event_position position

@@ -39,7 +39,7 @@ cdef enum:
 
 @cython.no_gc_clear      # The collector must not clear what __dealloc__ uses.
 cdef class CompiledRegion:
-    """A region's table and versions, and how changes get into the attached senders' queues. Python uses the class
+    """A region's table and versions, and how changes get into the attached senders' queues. Python reaches the class
     through `RegionCore` and `RegionFace`."""
 
     def __cinit__(self, str name, Clock clock not None, uint8_t site, uint32_t member, bint stores, bint forwards,

@@ -3,7 +3,7 @@
 # version wins. So neither the order of the records nor a duplicate matters. The rule has two exceptions. A removal on
 # this member only takes out versions that stand before the removal in the log, up to the version of the removal. A
 # change that replaced a later version (a resolver let it, or the clock was repaired) names the replaced version, and
-# replaces it again.
+# replaces that version again.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *

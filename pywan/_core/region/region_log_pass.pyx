@@ -1,6 +1,5 @@
 # Owns the order of pending records while a store has no room for some records (docs/decisions/0100). Records that make
-# the log shorter pass all other records, and are written. The other records wait, in their order, until the store has
-# room.
+# the log shorter pass the rest, and are written. The rest waits, in order, until the store has room.
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memset
@@ -37,7 +36,7 @@ cdef inline bint is_smaller(const wan_logged *record) noexcept nogil:
 
 cdef wan_status gather_pending(region_log *log, uint64_t *given) noexcept nogil:
     """Joins the records that earlier rounds took and did not write with the records that became pending since, and
-    notes the numbers and keys of all these records. `given`: how many records were given up to here."""
+    notes the numbers and keys of all records. `given`: how many records were given up to here."""
     cdef wan_buffer *taken = &log.records.taken
     cdef wan_buffer *pending = &log.records.pending
     cdef const wan_logged *record
@@ -74,7 +73,7 @@ cdef wan_status gather_pending(region_log *log, uint64_t *given) noexcept nogil:
 
 cdef wan_status add_smaller(region_log *log, waiting_records *found, const wan_logged *record,
                             bint is_last) noexcept nogil:
-    """Adds a record to the records to write now. If a later record of the key is written behind the record, its value
+    """Adds a record to the records to write now. If a later record of the key is written behind the record, the value
     is not needed. Recovery needs the rest of the record only if a record replaced a later version."""
     cdef wan_logged head
     cdef uint64_t length
@@ -96,8 +95,8 @@ cdef wan_status add_smaller(region_log *log, waiting_records *found, const wan_l
 
 
 cdef wan_status divide(region_log *log, waiting_records *found) noexcept nogil:
-    """Divides the records into records to write now and records that wait. The records of one key stay in their order.
-    A waiting record is the last record of its key. Earlier records of the key that would wait too are left out, because
+    """Divides the records into records to write now and records that wait. The records of a key stay in order. A
+    waiting record is the last record of its key. Earlier records of the key that would wait too are left out, because
     the last record replaces them. But if a record replaced a later version, all records of the key wait."""
     cdef const wan_buffer *taken = &log.records.taken
     cdef const wan_logged *record
@@ -161,7 +160,7 @@ cdef wan_status add_hashes(wan_buffer *hashes, const wan_buffer *records, uint64
 
 
 cdef wan_status note_left(region_log *log, waiting_records *found, uint64_t written) noexcept nogil:
-    """Finds the numbers of the records that are not on the disk. The key of such a record has a record that waits, or a
+    """Finds the numbers of the records that are not on the disk. The key of a missing record has a waiting record, or a
     record of `found.smaller` from the byte `written` on."""
     cdef const passed_record *passed = <const passed_record *>log.passed.bytes
     cdef uint64_t n
@@ -211,7 +210,7 @@ cdef wan_status write_smaller(region_log *log, wan_buffer *records, uint64_t *wr
 
 cdef wan_status region_log_pass(region_log *log) noexcept nogil:
     """Writes the pending records that make the log shorter, in a store without room for the rest. WAN_OK: no record
-    waits any more. WAN_FULL: records wait for room, and the next round tries to write these records. The caller has the
+    waits any more. WAN_FULL: records wait for room, and the next round tries the write again. The caller has the
     committer's role."""
     cdef waiting_records found
     cdef uint64_t given = 0, written = 0

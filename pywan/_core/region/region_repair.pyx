@@ -52,7 +52,7 @@ cdef class RegionRepair(RepairStamps):
 
     def restamp_invalid(self, RegionCore region not None):
         """Gives invalidated entries the new stamps that the events of their versions get. The entries are not sent,
-        because this member does not have their values. Returns the number of these entries."""
+        because the member does not have the values. Returns the number of invalidated entries."""
         cdef uint64_t found = 0
         cdef wan_status status = WAN_OK
         region.state.check_open()
@@ -68,10 +68,10 @@ cdef class RegionRepair(RepairStamps):
         return found
 
     def restamp_entries(self, RegionCore region not None, uint32_t shard=0):
-        """Gives new stamps to entries and tombstones that are ahead, from a shard on: each is changed to its own value.
-        A call repairs the entries of a moment. Returns (entries, tombstones, the shard where to go on, whether changes
-        go through the callbacks). The shard is None when all shards are done. If changes go through the callbacks, the
-        caller first gives the shard's `ahead_keys` to `restamp_key`, one by one."""
+        """Gives new stamps to entries and tombstones that are ahead, from a shard on: each entry is changed to its
+        present value. A call repairs the entries of a moment. Returns (entries, tombstones, the shard where to go on,
+        whether changes go through the callbacks). The shard is None when all shards are done. If changes go through the
+        callbacks, the caller first gives the shard's `ahead_keys` to `restamp_key`, one by one."""
         cdef uint64_t entries = 0, tombstones = 0, at = 0, began = 0
         cdef uint32_t never = 0
         cdef wan_status status = WAN_OK
@@ -127,9 +127,9 @@ cdef class RegionRepair(RepairStamps):
         return found
 
     def restamp_key(self, RegionCore region not None, key, decisions=None, origin_=None):
-        """Gives one entry or tombstone a new stamp, whatever the old stamp was: the entry is changed to its own value.
-        `decisions` and `origin_`: as for `RegionCore.change`. Returns False if the key is absent, or was invalidated.
-        Returns None if the filters of `unasked` queues have to be asked first."""
+        """Gives one entry or tombstone a new stamp, whatever the old stamp was: the entry is changed to its present
+        value. `decisions` and `origin_`: as for `RegionCore.change`. Returns False if the key is absent, or was
+        invalidated. Returns None if the filters of `unasked` queues have to be asked first."""
         cdef encoded encoded_key
         cdef decision *decided
         cdef origin from_
@@ -175,7 +175,7 @@ cdef class RegionRepair(RepairStamps):
     def finish_region(self, RegionCore region not None):
         """Ends the repair of a region in which nothing is ahead any more. A record in the region's log says that later
         stamps are history. The marks of forgotten destroys, and the shrunk tombstones, get stamps that are not ahead
-        either. Do not call this method while `keep_tombstones` runs."""
+        either. Do not call the method while `keep_tombstones` runs."""
         cdef wan_change change
         cdef uint64_t mark, let_go, stamp
         cdef wan_status status = WAN_OK
@@ -200,7 +200,7 @@ cdef class RegionRepair(RepairStamps):
             if status == WAN_OK:
                 wan_set(&core.mark, mark)
                 wan_set(&core.let_go, let_go)
-                # The record above stays in its place in the log. These marks are moved on with the live records.
+                # The record above stays in its place in the log. The marks below are moved on with the live records.
                 if mark:
                     status = region_raise_mark(core, mark, 0)
                 if let_go and status == WAN_OK:
@@ -228,9 +228,9 @@ cdef void note_restamping(region_core *region, const wan_change *change, uint64_
 
 cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t hash, wan_entry *entry,
                              wan_buffer *scratch, decision *decisions, const origin *made) noexcept nogil:
-    """Changes an entry or tombstone to its own value, with a stamp of now, and queues the event. `made`: the event that
-    the filters saw; NULL: this thread makes a new event. Any status but WAN_OK leaves the entry unchanged. Under the
-    entry lock."""
+    """Changes an entry or tombstone to its present value, with a stamp of now, and queues the event. `made`: the event
+    that the filters saw; NULL: the thread makes a new event. Any status but WAN_OK leaves the entry unchanged. Under
+    the entry lock."""
     cdef wan_change change
     cdef origin from_
     cdef wan_outcome outcome
@@ -310,7 +310,7 @@ cdef wan_status rename_invalid(RegionRepair self, region_core *region, bint want
 
 cdef wan_status restamp_some(RegionRepair self, region_core *region, uint32_t *number, uint64_t *at, uint64_t *entries,
                              uint64_t *tombstones) noexcept nogil:
-    """Gives new stamps to some entries, from slot `at` of a shard on. Goes to the next shard when the shard is done."""
+    """Gives new stamps to some entries, from slot `at` of a shard on. The next shard follows when the shard is done."""
     cdef wan_shard *shard = &region.table.shards[number[0]]
     cdef wan_entry *entry
     cdef uint32_t done = 0
@@ -328,7 +328,7 @@ cdef wan_status restamp_some(RegionRepair self, region_core *region, uint32_t *n
             tombstones[0] += destroyed
             done += 1
         at[0] += 1
-    # If a shard is laid out anew meanwhile, some of its entries may be missed. The next round looks at the shard again.
+    # If a shard is laid out anew meanwhile, some entries may be missed. The next round looks at the shard again.
     if status == WAN_OK and at[0] >= wan_shard_slots(shard):
         number[0] += 1
         at[0] = 0

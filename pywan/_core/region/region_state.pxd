@@ -34,7 +34,7 @@ cdef struct attachment:
     uint8_t path                        # PATH_*
     uint32_t count
     uint32_t recipient_count
-    uint8_t recipients[256]             # Remote sites of the attached running senders: an event will reach these sites.
+    uint8_t recipients[256]             # Remote sites of the attached running senders: an event will reach the sites.
     gateway_queue *queues[MAX_ATTACHED]  # In the order of their places: several locks are taken in this order.
     # For each queue, in a region that several members hold: the first partition of the region's run. Set before the
     # region has a change log.
@@ -102,8 +102,8 @@ cdef struct origin:
     uint8_t callback_form
     uint8_t possible_duplicate
     uint8_t alone           # Refused in a shared region, because its listeners are notified in a different way.
-    # The place of a remote site's event in the stream of its arrival. Queues recognise events that they have taken by
-    # their place. NULL: the change is no event of a remote site, or the stream is unknown.
+    # The place of a remote site's event in the stream of its arrival. Queues recognise taken events by the place. NULL:
+    # the change is no event of a remote site, or the stream is unknown.
     const wan_source_place *place
     # In a region that several members hold: the call of the change. The bucket keeps the call with its reply.
     wan_attempt attempt

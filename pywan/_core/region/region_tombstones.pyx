@@ -47,7 +47,7 @@ cdef class RegionTombstones(RegionScans):
     def keep_tombstones(self, uint64_t below, uint64_t before_ms, uint64_t limit):
         """Drops the tombstones that no event needs any more: no event with a stamp below `below` can come. If the rest
         takes more than `limit` bytes, these tombstones shrink to a hash and a stamp. If the shrunk tombstones take too
-        much as well, the older half is forgotten, and a mark keeps the highest forgotten stamp. True: call this method
+        much as well, the older half is forgotten, and a mark keeps the highest forgotten stamp. True: call the method
         again soon, because tombstones can be dropped only when the mark is on the disk."""
         cdef tombstone_counts found
         cdef wan_status status = WAN_OK
@@ -136,7 +136,7 @@ cdef class RegionTombstones(RegionScans):
         return given
 
     cdef bint is_on_disk(self, uint64_t given):
-        """Whether this number of the records given to the log is on the disk. Without a log, all are."""
+        """Whether so many of the records given to the log are on the disk. True if the region has no log."""
         cdef region_log *log = self.state.region.log
         cdef bint is_written = True
         if log != NULL:

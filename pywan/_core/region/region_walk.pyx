@@ -15,7 +15,7 @@ from pywan._core.base.status cimport raise_for
 
 cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstones,
                      uint64_t *memory_bytes) noexcept nogil:
-    """Sums up the shards' numbers. The numbers of one shard are of one moment. `memory_bytes` may be NULL."""
+    """Sums up the shards' numbers. The numbers of a shard are of a single moment. `memory_bytes` may be NULL."""
     cdef wan_shard *shard
     cdef uint64_t total = 0
     used[0] = tombstones[0] = 0
@@ -69,17 +69,17 @@ cdef wan_status region_change_here(region_core *region, wan_change *change, uint
 
 
 cdef void pass_entry_locks(const wan_table *table) noexcept nogil:
-    """Takes and releases each entry lock. Afterwards no thread uses a pointer that the thread read under an entry lock
-    before."""
+    """Takes and releases each entry lock. Afterwards no thread uses a pointer from an earlier read under an entry lock.
+    """
     for n in range(table.shard_count):
         wan_lock_take(&table.shards[n].lock)
         wan_lock_release(&table.shards[n].lock)
 
 
 cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t *scan_position) noexcept nogil:
-    """Copies every entry from shard `scan_position` on, with its version and in any state, into a second region and its
-    log. If that log has no room, repeat the call with the same position: entries that were copied already are known by
-    their version."""
+    """Copies every entry from shard `scan_position` on, with version and in any state, into a second region and into
+    the log of the region. If the log has no room, repeat the call with the same position: entries that were copied
+    already are known by version."""
     cdef wan_shard *shard
     cdef wan_shard *target
     cdef wan_entry *entry
@@ -158,7 +158,7 @@ cdef wan_status region_scan(const wan_table *table, uint64_t *scan_position, uin
 
 
 cdef wan_status region_raise_mark(region_core *region, uint64_t mark, uint8_t flag) noexcept nogil:
-    """Notes that destroys up to the stamp `mark` may have been forgotten, or let go (WAN_LOGGED_LET_GO). Call this
+    """Notes that destroys up to the stamp `mark` may have been forgotten, or let go (WAN_LOGGED_LET_GO). Call the
     function before the destroys are forgotten. The region has the mark at once, and the disk has the mark when the log
     is written."""
     cdef wan_change change
@@ -193,7 +193,7 @@ cdef uint64_t region_newest_to_expire(const wan_table *table, uint64_t before_ms
 
 cdef wan_status region_sample_stamps(const wan_table *table, wan_buffer *stamps) noexcept nogil:
     """Collects stamps of shrunk tombstones, shard by shard, until the sample is large enough. The sample is fair,
-    because keys are spread over the shards by their hashes."""
+    because keys are spread over the shards by hash."""
     cdef wan_shard *shard
     cdef wan_status status = WAN_OK
     cdef uint64_t at
@@ -226,8 +226,7 @@ cdef void attachment_publish(region_core *region, attachment *fresh) noexcept no
     """Makes every change from now on use `fresh`. When the call returns, no thread uses the attachment that was
     published before, and the old attachment is freed."""
     cdef attachment *old
-    wan_lock_take(&region.table.shards[0].lock)      # Several threads may publish at once: each frees the attachment
-                                                     # that it replaced.
+    wan_lock_take(&region.table.shards[0].lock)      # Threads may publish at once. Each frees the replaced attachment.
     if wan_flag_read(&region.closed):
         fresh.path = PATH_CLOSED
     old = region.attached
@@ -239,7 +238,7 @@ cdef void attachment_publish(region_core *region, attachment *fresh) noexcept no
 
 cdef uint64_t region_lower_tombstones(const wan_table *table, uint64_t above, uint64_t to) noexcept nogil:
     """Gives the stamp `to` to all tombstones with stamps above `above`, whole or shrunk. Returns the number of shrunk
-    tombstones among these."""
+    tombstones."""
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef uint64_t at, shrunk = 0, second = wan_stamp_ms(to) // 1000

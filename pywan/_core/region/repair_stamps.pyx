@@ -1,4 +1,4 @@
-# Owns the new stamps of one repair of the clock: the stamps that are ahead, and the new stamp for each.
+# Owns the new stamps of a repair of the clock: the stamps that are ahead, and the new stamp for each.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_region cimport *
@@ -6,7 +6,7 @@ from pywan._core.base.clock cimport AHEAD_MS, Clock
 
 
 cdef class RepairStamps:
-    """New stamps for events and for invalidated entries: one new stamp for each old stamp, in the order of the old
+    """New stamps for events and for invalidated entries: a new stamp for each old stamp, in the order of the old
     stamps. An old stamp gets the same new stamp in all queues."""
 
     def __cinit__(self, Clock clock not None, *args, int site=0, **kwargs):
@@ -20,9 +20,9 @@ cdef class RepairStamps:
         self.limit = max(self.limit, (wan_clock_now_ms(&self.clock.clock) + AHEAD_MS << 16) | 0xffff)
 
     def begin(self):
-        """Sets the clock back if the clock is ahead, and returns whether it was. A round begins with this step: all
-        stamps from now on are above `began`, and "ahead" is measured against the present time. Receivers do the same. A
-        stamp that arrives during the repair, and that receivers believe, is no work for the repair."""
+        """Sets the clock back if the clock is ahead, and returns whether it was. A round begins with the call of
+        `begin`: all stamps from now on are above `began`, and "ahead" is measured against the present time. Receivers
+        do the same. A stamp that arrives during the repair and is believed is no work for the repair."""
         was_ahead = bool(wan_clock_lower(&self.clock.clock, AHEAD_MS))
         self.raise_limit()
         if self.began == 0:
@@ -30,7 +30,7 @@ cdef class RepairStamps:
         return was_ahead
 
     def give_stamps(self):
-        """Gives a new stamp to each noted stamp that has none yet."""
+        """Gives a new stamp to all noted stamps without a new stamp."""
         with nogil:
             assign(self)
 
