@@ -12,9 +12,11 @@ pytestmark = pytest.mark.lint
 ROOMS = [
     "csrc/replication",
     "pywan/_core/gateway",
+    "pywan/_core/region",
     "pywan/_core/replication",
     "pywan/coordination",
     "pywan/member",
+    "pywan/region",
     "pywan/replication",
     "pywan/site",
 ]

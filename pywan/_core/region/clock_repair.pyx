@@ -97,11 +97,12 @@ cdef class ClockRepair(RegionRepair):
 
     def restamp_events(self, EventQueue source not None, EventQueue to not None, fed):
         """Takes events that are ahead out of `source`, once the events that replace them are on the disk. `source` is
-        the queue `to`, or the queue of its parked events. `fed` names the regions whose changes all entered queue `to`.
-        So the event of a change of the key's entry, by the repair or later, replaces the old event. In all other
-        regions a copy with a new stamp replaces the old event. Events that are in flight, or have no new stamp yet,
-        stay in the queue. Returns (how many were taken out, [(region, record)]): the list has the records whose entries
-        have to be changed first."""
+        the queue `to`, or the queue of its parked events.
+
+        `fed` names the regions whose changes all entered queue `to`. So the event of a change of the key's entry, by
+        the repair or later, replaces the old event. In all other regions a copy with a new stamp replaces the old
+        event. Events that are in flight, or have no new stamp yet, stay in the queue. Returns (how many were taken out,
+        [(region, record)]): the list has the records whose entries have to be changed first."""
         cdef uint8_t *feeds = <uint8_t *>calloc(65536, 1)
         cdef RegionCore region
         cdef uint64_t sequence, found, taken = 0

@@ -7,8 +7,7 @@ from pywan._core.base.clock cimport Clock
 cdef class RepairStamps:
     cdef Clock clock
     cdef uint8_t site
-    cdef readonly uint64_t limit        # Stamps above the limit are ahead. The limit grows with the time, from round to
-                                        # round.
+    cdef readonly uint64_t limit        # Stamps above are ahead. The limit grows with the time, from round to round.
     cdef readonly uint64_t began        # The repair gives this stamp or later ones.
     # Each item is a wan_new_stamp, ascending by `old`: the new stamp for each old stamp. An event gets the same new
     # stamp in every queue.
