@@ -51,7 +51,7 @@ def check_no_callback(what: str) -> None:
 
 
 class LifeCycleLock:
-    """Guards the objects that are created, started, stopped and destroyed. The lock is held while regions are told of
+    """Guards the objects that are created, started, stopped and destroyed. The lock is held while regions receive
     the change. The lock is re-entrant.
 
     `is_waited_for()` returns whether the holder of the lock waits for the calling thread to end.

@@ -71,8 +71,8 @@ class Listening:
             )
         if forgotten:
             self._lines.warning(
-                "region %s: a listener of another member stands still: %d changes not yet delivered to that listener were"
-                " dropped here; if this member takes over, its listeners will not receive these changes",
+                "region %s: a listener of another member stands still: %d changes not yet delivered to that listener"
+                " were dropped here; if this member takes over, its listeners will not receive these changes",
                 self._region.name,
                 forgotten,
             )
