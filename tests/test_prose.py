@@ -14,10 +14,12 @@ ROOMS = [
     "csrc/session",
     "pywan/_core/calls",
     "pywan/_core/gateway",
+    "pywan/_core/region",
     "pywan/_core/replication",
     "pywan/calls",
     "pywan/coordination",
     "pywan/member",
+    "pywan/region",
     "pywan/replication",
     "pywan/site",
 ]

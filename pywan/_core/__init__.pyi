@@ -584,7 +584,7 @@ class RegionCore(RegionCalls):
         """Whether several members hold the region: the next change goes into a change log."""
     @property
     def route(self) -> Any:
-        """What makes the calls about keys whose primary is another member."""
+        """The object that makes the calls about keys whose primary is another member."""
     @property
     def shards(self) -> int:
         """How many shards the region's table has."""
@@ -632,14 +632,14 @@ class RegionCore(RegionCalls):
     def commit_loop(self) -> None:
         """Writes pending records until `stop_log` is called."""
     def commit_once(self) -> bool:
-        """Runs one round of the committer in the caller's thread."""
+        """Runs one round of the committer in the caller's thread, for logs without a `commit_loop`."""
     def write_once(self) -> bool:
         """Writes the pending records in the caller's thread, as a caller does that waits for a log which is synced
         later."""
     def stop_log(self) -> None:
         """Makes `commit_loop` return when everything is on the disk, or cannot get there."""
     def log_state(self) -> dict[str, Any]:
-        """Sizes of the log, and the reason why writing fails now (None: it does not fail)."""
+        """Sizes of the log, and the reason why writing fails now (None: writing does not fail)."""
     def unwritten(self, limit: int = 10) -> tuple[int, list[Any]]:
         """(how many changes are not on the disk, up to `limit` of their keys)."""
     def change(
@@ -692,44 +692,44 @@ class RegionCore(RegionCalls):
     def clear(self) -> int:
         """Removes every entry of the region on this member, and returns how many there were."""
     def release_entries(self) -> None:
-        """Gives back the memory of a closed region's entries, because others may hold the region for a long time
+        """Gives back the memory of a closed region's entries, because references to the region may live for a long time
         yet."""
     def expire_tombstones(self, before_ms: int, below: int = 18446744073709551615) -> tuple[int, int]:
         """Drops tombstones with stamps below `below`."""
     def watch_tombstones(self, limit: int, bell: Bell) -> bool:
         """From now on the bell rings when tombstones take more than `limit` bytes."""
     def keep_tombstones(self, below: int, before_ms: int, limit: int) -> bool:
-        """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come."""
+        """Drops the tombstones that no event needs any more: no event with a stamp below `below` can come."""
     def fix_stamps(self) -> None:
         """Returns when every local change with a stamp below the clock's `raise_low` is in the queues."""
     @property
     def tombstone_state(self) -> dict[str, int]:
-        """What the region remembers of destroyed keys: how many tombstones are whole and how many shrunk, their bytes,
-        the stamp up to which others were forgotten (0: none were), and the stamp up to which some may be gone for any
+        """The region's memory of destroyed keys: the numbers of whole and of shrunk tombstones, their bytes, the stamp
+        up to which further tombstones were forgotten (0: none were), and the stamp up to which some may be gone for any
         reason."""
     def copy_into(self, to: RegionCore, scan_position: int = 0) -> int | None:
-        """Copies every entry from `cursor` on with its version into another region; tombstones and invalidated entries
-        too."""
+        """Copies every entry from `scan_position` on with its version into a second region; tombstones and invalidated
+        entries too."""
     @property
     def bucket_count(self) -> int: ...
     def bucket_of(self, key: object) -> int:
-        """The number of the bucket that a key is in, whether it is there or not."""
+        """The number of the bucket of a key, whether the key is present or not."""
     def bucket(self, number: int) -> dict[str, Any]:
         """A bucket's role, its shards, its entries, its tombstones (whole and shrunk), and their bytes."""
     def bucket_digest(self, number: int) -> int:
-        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do
-        not count."""
+        """A digest of a bucket, equal for two regions that hold the same keys, versions and contents in the bucket;
+        tombstones have no part in the digest."""
     def scan_bucket(self, number: int) -> bytes:
         """The live entries of a bucket, packed as `scan` packs them."""
     def copy_bucket(self, number: int, to: RegionCore) -> None:
-        """Copies a bucket's entries into the same bucket of another region, which has as many buckets."""
+        """Copies a bucket's entries into the same bucket of a second region with as many buckets."""
     def drop_bucket(self, number: int) -> int:
         """Takes everything out of a bucket, tombstones too, and returns how many there were."""
     def scan_keys(self) -> Iterator[Any]:
         """Gives every live key, shard by shard."""
     def scan(self, scan_position: int = 0, limit: int = 10000) -> tuple[int | None, bytes]:
-        """(next cursor or None, entries): the live entries of one shard or more, packed so that sites can be
-        compared."""
+        """(next position or None, entries): the live entries of one shard or more, packed for the comparison of sites.
+        """
     def one_wait(self) -> AbstractContextManager[Any]:
         """A context for many changes: this thread's changes in the region are waited for once, at the end of the
         context."""
@@ -969,23 +969,23 @@ class CallLine:
         """Adopts bytes that arrived for a connection without a socket."""
 
 class CallSlots:
-    """The slots in which a member makes its calls, of all regions."""
+    """The slots for the calls of a member, in all regions."""
 
     def __new__(cls, member: int) -> Self: ...
     @property
     def member(self) -> int: ...
     @property
     def caller(self) -> int:
-        """Who makes the calls, as buckets remember it: the member's number << 32, and a half that is drawn."""
+        """The client id that buckets keep: the member's number << 32, and a random half."""
     @property
     def count(self) -> int:
-        """How many calls were ever under way at once."""
+        """The highest number of calls that were ever under way at once."""
 
     def begin_anew(self, member: int) -> None:
-        """The member goes on as another incarnation, with this number."""
+        """The member goes on as a new incarnation, with the number `member`."""
 
 def member_of_caller(caller: int) -> int:
-    """The number of the incarnation that drew this caller."""
+    """The number of the incarnation in a client id."""
 
 class CallRoute:
     """The calls of a region to other members."""
@@ -1484,31 +1484,32 @@ class ClockRepair:
     @property
     def began(self) -> int: ...
     def begin(self) -> bool:
-        """Sets the clock back if it is ahead, and returns whether it was."""
+        """Sets the clock back if the clock is ahead, and returns whether it was."""
     def count_entries(self, region: RegionCore) -> tuple[int, int]:
         """(entries, tombstones) with stamps that are ahead."""
     def count_events(self, queue: EventQueue) -> int:
-        """Counts the events of the queue with stamps that are ahead, and notes these stamps: they get new ones with the
-        next `give_stamps`."""
+        """Counts the events of the queue with stamps that are ahead, and notes the stamps."""
     def give_stamps(self) -> None:
-        """Gives a new stamp to each noted stamp that has none yet."""
+        """Gives a new stamp to all noted stamps without a new stamp."""
     def restamp_invalid(self, region: RegionCore) -> int:
         """Gives invalidated entries the new stamps that the events of their versions get."""
     def restamp_entries(self, region: RegionCore, shard: int = 0) -> tuple[int, int, int | None, bool]:
-        """Gives new stamps to entries and tombstones that are ahead, from a shard on: each is changed to the value that
-        it has."""
+        """Gives new stamps to entries and tombstones that are ahead, from a shard on: each entry is changed to its
+        present value."""
     def ahead_keys(self, region: RegionCore, shard: int) -> list[tuple[Encoded, bool]]:
-        """The keys in a shard whose entries are ahead, and for each whether it is a tombstone."""
+        """The keys in a shard whose entries are ahead, and for each key whether the entry is a tombstone."""
     def restamp_key(
         self, region: RegionCore, key: object, decisions: _Decisions | None = None, origin_: _Origin | None = None
     ) -> bool | None:
-        """Gives one entry or tombstone a new stamp, whatever its stamp was: it is changed to the value that it has."""
+        """Gives one entry or tombstone a new stamp, whatever the old stamp was: the entry is changed to its present
+        value."""
     def finish_region(self, region: RegionCore) -> None:
         """Ends the repair of a region in which nothing is ahead any more."""
     def log_is_ahead(self, region: RegionCore) -> bool:
-        """Whether the region's log held a stamp that is ahead when it was opened, and so makes the clock run ahead."""
+        """Whether the region's log held a stamp that is ahead when the log was opened, and so makes the clock run
+        ahead."""
     def lower_newest(self, queue: EventQueue) -> bool:
-        """Sets back the queue's newest stamp if it is ahead, and returns whether it was."""
+        """Sets back the queue's newest stamp if the stamp is ahead, and returns whether it was ahead."""
     def restamp_events(
         self, source: EventQueue, to: EventQueue, fed: Iterable[RegionCore]
     ) -> tuple[int, list[tuple[RegionCore, bytes]]]:

@@ -1,1 +1,1 @@
-"""A region: what users see of it, the path of its changes through user code, and the locks on that path."""
+"""A region: the mapping for users, the path of changes through user code, and the locks on the path."""

@@ -1,8 +1,8 @@
-"""Owns the order between two kinds of locks: those of life cycles (senders, caches), and those under which a region's
+"""Owns the order between two kinds of locks: locks of life cycles (senders, caches), and locks under which a region's
 callbacks run.
 
-A life cycle's lock is taken before a callback lock. A callback that would take them the other way round gets an error
-instead of waiting for ever.
+A life cycle's lock is taken before a callback lock. A callback that would take the locks in the reverse order gets an
+error instead of waiting for ever.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _held = threading.local()
 
 
 class CallbackLock:
-    """A region's callbacks run under it, so they handle one change at a time. It is re-entrant."""
+    """A region's callbacks run under the lock, so they handle one change at a time. The lock is re-entrant."""
 
     def __init__(self, region: str) -> None:
         self._region = region
@@ -31,7 +31,7 @@ class CallbackLock:
         self._lock.acquire()
         try:
             held.append(self._region)
-        except BaseException:  # There was no memory. `__exit__` is not called then.
+        except BaseException:  # Out of memory. `__exit__` is not called then.
             self._lock.release()
             raise
 
@@ -51,8 +51,8 @@ def check_no_callback(what: str) -> None:
 
 
 class LifeCycleLock:
-    """Guards what is created, started, stopped and destroyed. It is held while regions are told of that. It is
-    re-entrant.
+    """Guards the objects that are created, started, stopped and destroyed. The lock is held while regions receive
+    the change. The lock is re-entrant.
 
     `is_waited_for()` returns whether the holder of the lock waits for the calling thread to end.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("pywan.region")
 
 _DONE = ("created", "updated", "destroyed")
-# What a receiver is told of an event; of other outcomes, that it was applied.
+# The result of an event for the receiver; all other outcomes mean "applied".
 _APPLIED = {
     "lost": _core.APPLY_LOST,
     "forgotten": _core.FAILED_FORGOTTEN,
@@ -30,15 +30,15 @@ _APPLIED = {
 }
 
 Entry = tuple[Any, int, int, bool]  # The entry of a key: value, stamp, site, whether it is live.
-Verdicts = dict[_core.EventQueue, Any]  # The answers of the filters that were asked, by the attached queue.
+Verdicts = dict[_core.EventQueue, Any]  # The verdicts of the asked filters, by the attached queue.
 
-# The call that asks for a change: caller, slot, number; the row if it has many; since which epoch it is a repeat
-# (`CallRoute.change`), 0 if it is none.
+# The call that asks for a change: client id, slot, number; the row if the call has many; the epoch since which the call
+# is a repeat (`CallRoute.change`), 0 if the call is no repeat.
 Call = tuple[int, int, int, int | None, int]
 
 
 class Origin(NamedTuple):
-    """The site that made an event, and the sites that it has reached. `RegionCore.change` takes it."""
+    """The origin site of an event, and the sites that the event has reached. An argument of `RegionCore.change`."""
 
     site: int
     recipients: bytes
@@ -46,24 +46,24 @@ class Origin(NamedTuple):
     possible_duplicate: bool = False
     flags: int = 0
     call: Call | None = None
-    place: bytes | None = None  # Where the event stands in the stream that it came by: queues recognise it by that.
+    place: bytes | None = None  # The event's place in the stream of arrival. Queues recognise events by place.
 
 
 class Change(NamedTuple):
-    """One change, in the bytes in which it came. They stay the same whatever user code does with its objects."""
+    """One change, in the bytes of its arrival. The bytes stay the same whatever user code does with its objects."""
 
     operation: int
     key: Encoded
     value: Encoded
     argument: Encoded
-    origin: Origin  # The event has the same identity wherever it is seen.
+    origin: Origin  # The event has the same identity everywhere.
     version: tuple[int, int] | None = None  # The (stamp, site) of a remote change. None: the change is made here.
     timestamp_ms: int = 0
     condition: _core.Condition | None = None
 
     @property
     def made_ms(self) -> int:
-        """The time of the change in milliseconds since 1970, by the clock of the site that made it."""
+        """The time of the change in milliseconds since 1970, by the clock of the site that made the change."""
         if self.version is not None:
             return self.version[0] >> 16
         now_ms = time.time_ns() // 1_000_000
@@ -71,15 +71,15 @@ class Change(NamedTuple):
 
 
 class _IsShared(Exception):
-    """Members share the region since this change took the lock. It was not made."""
+    """Members share the region since the change took the lock. The change was not made."""
 
 
 class CallbackPath:
     """The changes of one region that meet user code. They go one at a time, under `lock`.
 
-    So a filter, resolver or listener sees them in the order of the queue. From the moment when several members share
-    the region, its changes go straight, and its listeners are told by a thread (`notify_listeners`): no lock is held
-    while a change waits for other members.
+    So a filter, resolver or listener sees the changes in the order of the queue. From the moment when several members
+    share the region, its changes take the fast path, and a thread notifies its listeners (`notify_listeners`): no lock
+    is held while a change waits for replicas.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class CallbackPath:
     ) -> None:
         self._region, self._site = region, site
         self.lock = CallbackLock(region.name)
-        # The lock guards the fields below. `_listeners` may be read without it.
+        # The lock guards the fields below. `_listeners` may be read without the lock.
         self._listeners = tuple(listeners)
-        self._told: CacheListener | None = None  # The listener that the thread is telling.
+        self._told: CacheListener | None = None  # The listener that the thread is notifying.
         self._resolver = resolver
         self._senders: dict[_core.EventQueue, Any] = {}  # The SenderCore of each attached queue.
         self._lines = Lines(log)  # Limits the log lines about callbacks and events that fail.
 
-    # The callbacks. The caller of each of these holds the lock, and then asks `is_needed`.
+    # The callbacks. The caller of each method holds the lock, and then asks `is_needed`.
 
     def set_senders(self, senders: dict[_core.EventQueue, Any]) -> None:
         self._senders = senders
@@ -119,17 +119,17 @@ class CallbackPath:
 
     @property
     def told(self) -> CacheListener | None:
-        """The listener that `notify_listeners` is telling now."""
+        """The listener that `notify_listeners` is notifying now."""
         return self._told
 
     def wait_until_shared(self) -> None:
-        """Returns when the last change that met callbacks has met them. The region is shared already."""
+        """Returns when the last change with callbacks is through. The region is shared already."""
         with self.lock:
             pass
 
     @property
     def is_needed(self) -> bool:
-        """Whether changes must go through this path, because there are callbacks."""
+        """Whether changes must go through this path, because the region has callbacks."""
         if any(sender.filters.decides_enqueue for sender in self._senders.values()):
             return True
         return not self._region.is_shared and (bool(self._listeners) or self._resolver is not None)
@@ -150,7 +150,7 @@ class CallbackPath:
     ) -> str:
         """Makes a change of this site. Returns the outcome, in the words of `RegionCore.change`.
 
-        `event_id` is given for an event that has an identity already, and `call` for the change of another call.
+        `event_id` is given for an event that has an identity already, and `call` for the change of a member's call.
         """
         change = Change(
             operation,
@@ -166,10 +166,10 @@ class CallbackPath:
     def apply_record(self, record: bytes, position: tuple[int, int, bool, bytes | None]) -> int:
         """Applies a remote change, which the receiver got.
 
-        `position` is (partition, sequence at its sender, whether it may have been applied before, its place in its
-        stream or None). Returns APPLY_DONE,
-        APPLY_LOST (a later version stays), APPLY_NOT_PRIMARY (another member leads its bucket), or a reason of failure.
-        QueueFullError or DiskError if a queue or log of this member cannot take it now.
+        `position` is (partition, sequence at its sender, whether the event may have been applied before, its place in
+        its stream or None). Returns APPLY_DONE, APPLY_LOST (a later version stays), APPLY_NOT_PRIMARY (the bucket's
+        primary is another member), or a reason of failure. QueueFullError or DiskError if a queue or log of the member
+        cannot take the change now.
         """
         fields = _core.record_fields(record)
         origin = Origin(
@@ -194,7 +194,7 @@ class CallbackPath:
         except (QueueFullError, DiskError):
             raise
         except MemoryError:
-            return _core.FAILED_NO_MEMORY  # The receiver logs it.
+            return _core.FAILED_NO_MEMORY  # The receiver logs the failure.
         except RegionNotFoundError:
             return _core.FAILED_REGION_NOT_FOUND
         except Exception:
@@ -207,7 +207,7 @@ class CallbackPath:
         return Origin(self._site, b"", event_id or self._region.next_event_id(), call=call)
 
     def _make(self, change: Change) -> str:
-        """Makes a change with the callbacks that have a part in it. Returns the outcome."""
+        """Makes a change, together with the callbacks. Returns the outcome."""
         if not self._region.is_shared:
             try:
                 with self.lock:
@@ -217,8 +217,8 @@ class CallbackPath:
         return self._make_shared(change)
 
     def _make_shared(self, change: Change) -> str:
-        """Makes a change of a region that several members hold. At the primary of its bucket the filters are asked, and
-        no lock is held meanwhile: two changes of a key may be asked about in another order than they are made in."""
+        """Makes a change of a region that several members hold. The primary of the bucket asks the filters, and holds
+        no lock meanwhile: the filters may see two changes of a key in a different order from the changes themselves."""
         region, verdicts = self._region, Verdicts()
         while True:
             try:
@@ -245,13 +245,14 @@ class CallbackPath:
                 there = region.lookup(change.key)
                 name = "update" if there is not None and there[3] else "create"
             self._ask(name, change, change.value, verdicts)
-        # What is in doubt may count. Then nobody asks the filters again, and the event would be nowhere.
+        # A change in doubt may be replicated. The filters are not asked again then, so an event that is not parked here
+        # would be lost.
         if outcome in _DONE or outcome in ("same", "in doubt"):
             self._park_withheld(OPERATIONS[change.operation], change, change.value, verdicts)
         return outcome
 
     def _make_alone(self, change: Change) -> str:
-        """Asks the callbacks, makes the change, and tells the listeners. Returns the outcome. The caller holds the
+        """Asks the callbacks, makes the change, and notifies the listeners. Returns the outcome. The caller holds the
         lock. _IsShared: nothing was done."""
         region, operation, key, version = self._region, change.operation, change.key, change.version
         old = region.lookup(key) if self._listeners or self._resolver is not None else None
@@ -284,7 +285,8 @@ class CallbackPath:
         while outcome == "callbacks":
             if region.is_shared:
                 raise _IsShared
-            # A sender may start meanwhile. Its filters are asked too: without their answer the event does not enter.
+            # A sender may start meanwhile. Its filters are asked too: the event does not enter before they have
+            # answered.
             self._ask(name, change, value, verdicts)
             outcome = region.change(
                 operation,
@@ -306,8 +308,8 @@ class CallbackPath:
         return outcome
 
     def _ask(self, operation: str, change: Change, value: Encoded, verdicts: Verdicts) -> None:
-        """Asks the filters of each queue that the event would enter, if they were not asked yet. The core tells which
-        queues these are."""
+        """Asks the filters of each queue that the event would enter, if they were not asked yet. The core names the
+        queues."""
         event = None
         for queue in self._region.unasked(change.origin, verdicts):
             if event is None:
@@ -325,8 +327,8 @@ class CallbackPath:
             verdicts[queue] = self._senders[queue].filters.decide_enqueue(event)
 
     def _park_withheld(self, operation: str, change: Change, value: Encoded, verdicts: Verdicts) -> None:
-        """Parks the event of a change that was made at the senders whose substitution filters failed. The caller holds
-        the lock."""
+        """Parks the event of a made change, at the senders whose substitution filters failed. The caller holds the
+        lock."""
         withheld = [self._senders[queue] for queue, verdict in verdicts.items() if verdict is _core.WITHHELD]
         for sender in withheld:
             if not sender.filters.parks_withheld:
@@ -356,12 +358,13 @@ class CallbackPath:
             sender.parked.withhold(record)
 
     def _resolve(self, change: Change, old: Entry | None) -> GatewayConflictHelper | None:
-        """Returns what the resolver decided. None: it failed."""
+        """Returns the resolver's decision. None: the resolver failed."""
         assert change.version is not None and self._resolver is not None
         helper = GatewayConflictHelper()
         old_value, old_stamp, old_site, _ = old if old is not None else (None, 0, 0, False)
         stamp, site = change.version
-        # An entry exists, so for the resolver this is an update or a destroy, whatever it was at its own site.
+        # The key has an entry, so for the resolver the event is an update or a destroy, whatever the operation was at
+        # the site of the event.
         name = "destroy" if change.operation == _core.DESTROY else "update"
         event = TimestampedEntryEvent(
             self._region.face,
@@ -389,7 +392,7 @@ class CallbackPath:
         return helper
 
     def _tell_listeners(self, operation: str, change: Change, value: Encoded, old: Entry | None) -> None:
-        """Tells the listeners of a change that was made. The caller holds the lock."""
+        """Notifies the listeners of a made change. The caller holds the lock."""
         origin = change.origin
         self._tell(
             EntryEvent(
@@ -407,8 +410,9 @@ class CallbackPath:
         )
 
     def notify_listeners(self, operation: str, old: tuple[int, bytes] | None, record: bytes, may_repeat: bool) -> None:
-        """Tells the listeners of a change that this member made or followed, and that counts. One thread does so,
-        without the lock: a listener may wait for other members, and their listeners for this one."""
+        """Notifies the listeners of a replicated change that this member made or followed. A single thread calls the
+        method, without the lock: a listener may wait for a second member, and a listener of the second member for the
+        first."""
         fields = _core.record_fields(record)
         self._tell(
             EntryEvent(
@@ -445,10 +449,10 @@ class CallbackPath:
     # Repair of the clock
 
     def restamp(self, repair: _core.ClockRepair, key: Encoded) -> bool:
-        """Gives the entry or tombstone of a key the present stamp, and changes nothing else. Returns False if there is
-        none.
+        """Gives the entry or tombstone of a key the present stamp, and changes nothing else. Returns False if the key
+        has neither.
 
-        Filters are asked. Listeners are not told, since nothing changes for them.
+        Filters are asked. Listeners are not notified, since nothing changes for listeners.
         """
         region = self._region
         with self.lock:
@@ -475,8 +479,8 @@ class CallbackPath:
         """Makes a change again from a queued event whose stamp is ahead. Returns False if the key was changed
         meanwhile.
 
-        The entry of its key has an older version than the event. Either a repair was killed, or the entry came from
-        another site after a restart without entries. If the entry is this site's, it only gets a new stamp.
+        The entry of the event's key has an older version than the event. Either a repair was killed, or the entry came
+        from a remote site after a restart without entries. An entry of this site only gets a new stamp.
         """
         region, fields = self._region, _core.record_fields(record)
         key = Encoded(*fields["key"])

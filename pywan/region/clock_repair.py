@@ -1,11 +1,12 @@
 """Owns the steps of a repair of a member's clock.
 
-Entries of its regions and events in its senders' queues that are ahead of the time are stamped anew and sent again, in
-rounds, until none is found. The member gives the regions and senders, and tells the floors.
+Entries of the member's regions, and events in the queues of the senders, are stamped anew and sent again if they are
+ahead of the time. The repair works in rounds, until a round finds none. The member gives the regions and senders, and
+announces the tombstone watermarks.
 
 However much is changed meanwhile, the rounds end. The clock is set back first, and a change of an entry that is ahead
-does not move it: so a change makes nothing ahead that was not ahead before. The first round stamps each entry anew. The
-next one finds what came of changes that had taken their stamps before, one for each thread at most.
+does not move the clock: so a change makes no entry ahead that was not ahead before. The first round stamps each entry
+anew. The next round finds the results of changes with stamps from before the repair, at most one for each thread.
 """
 
 from __future__ import annotations
@@ -17,19 +18,19 @@ from typing import Any
 
 from pywan import _core
 
-IN_FLIGHT_LOOK_S = 0.02  # The time between two looks at events that are on their way: they will be parked, or taken.
+IN_FLIGHT_LOOK_S = 0.02  # The time between two looks at events in flight: they will be parked, or taken.
 
 
 class ClockRepairReport:
-    """The numbers of entries and events that were found so far, or stamped anew."""
+    """The numbers of entries and events found so far, or stamped anew."""
 
     def __init__(self, regions: Iterable[Any], senders: Iterable[Any], ahead_ms: int, dry_run: bool) -> None:
         self.ahead_ms = ahead_ms  # By how much the highest stamp was ahead of the member's clock.
-        # The time of that clock, so that it can be compared with another clock.
+        # The time of the member's clock, for the comparison with a second clock.
         self.now_ms = time.time_ns() // 1_000_000
         self.dry_run = dry_run
         self.rounds = 0
-        self.left = 0  # The number of events that were on their way all the time, and stay ahead.
+        self.left = 0  # The number of events that were in flight all the time, and stay ahead.
         self.regions = {region.name: {"entries": 0, "tombstones": 0} for region in regions}
         self.senders = {sender.id: {"queued": 0, "parked": 0} for sender in senders}
 
@@ -52,12 +53,12 @@ class ClockRepairReport:
 
 
 class ClockRepair:
-    """One repair. One thread uses it.
+    """One repair, used by one thread.
 
     `regions` are repaired, with their events in the queues of `senders`. `others` are the member's regions that are not
-    repaired. `begin(core)` must call `core.begin()`; from then on until the repair ends, it must tell no floor above
-    `core.began`. `pause` waits for a moment, and returns whether to give up. While `floors_lock` is held, no tombstones
-    are dropped.
+    repaired. `begin(core)` must call `core.begin()`; from then on until the repair ends, `begin` must let the member
+    announce no tombstone watermark above `core.began`. `pause` waits for a moment, and returns whether to give up.
+    While `floors_lock` is held, no tombstones are dropped.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class ClockRepair:
         self.report = ClockRepairReport(self._regions, self._senders, clock.ahead_ms, dry_run)
 
     def run(self) -> Iterator[ClockRepairReport]:
-        """Yields the report whenever it has changed."""
+        """Yields the report whenever the report has changed."""
         if self.report.dry_run:
             self._count()
             yield self.report
@@ -108,7 +109,7 @@ class ClockRepair:
             queues |= {id for id, counts in report.senders.items() if any(counts.values())}
             if not report.left:
                 self._settle(restamped, queues)
-            # A change that had taken its stamp before may have come meanwhile.
+            # A change with an earlier stamp may have come meanwhile.
             is_ahead = core.begin()
             if report.left or (not is_ahead and not any(sum(core.count_entries(region)) for region in self._regions)):
                 yield report
@@ -125,13 +126,13 @@ class ClockRepair:
             }
 
     def _round(self) -> Generator[ClockRepairReport, None, int]:
-        """Stamps anew what is ahead now. Returns how many events were found that were ahead."""
+        """Stamps anew all entries and events that are ahead now. Returns how many events were found ahead."""
         core, report, waiting = self._core, self.report, 0
         by_name = {region.name: region for region in self._regions}
         core.begin()
         for sender in self._senders:
             waiting += core.count_events(sender.queue) + core.count_events(sender.parked.queue)
-        # The events' turn comes first: an entry that changes after that gets a later stamp, which stays.
+        # The events' turn comes first: an entry that changes afterwards gets a later stamp, which stays.
         for region in self._regions:
             report.regions[region.name]["entries"] += core.restamp_invalid(region)
         core.give_stamps()
@@ -159,7 +160,7 @@ class ClockRepair:
         return waiting
 
     def _restamp(self, region: Any, shard: int) -> int | None:
-        """Stamps entries anew, beginning with a shard. Returns the shard to go on with. None: all are done."""
+        """Stamps entries anew, beginning with a shard. Returns the shard to go on with. None: all shards are done."""
         counts = self.report.regions[region.name]
         entries, tombstones, following, by_callbacks = self._core.restamp_entries(region, shard)
         counts["entries"] += entries
@@ -176,18 +177,18 @@ class ClockRepair:
         return {region.name for region in self._regions if self._core.is_fed(sender.queue, region)}
 
     def _settle(self, regions: set[str], queues: set[str]) -> None:
-        """Makes logs forget stamps that were ahead, so that a restart does not make the clock run ahead again."""
+        """Makes logs forget stamps that were ahead: a restart must not make the clock run ahead again."""
         for region in self._regions:
             if region.name in regions:
                 with self._floors_lock:
                     self._core.finish_region(region)
                 region.wait_durable()
         for sender in self._senders:
-            if sender.id in queues and not self._others:  # With other regions the queue may hold events that are ahead.
+            if sender.id in queues and not self._others:  # Otherwise the queue may hold events that are ahead.
                 self._core.finish_queue(sender.queue)
 
 
 def _drops(sender: Any) -> int:
-    """Returns how many events the queue did not take. An event that a repair made may be among them."""
+    """Returns how many events the queue did not take. Events of the repair count too."""
     counts: Mapping[str, int] = sender.queue.counts()
     return counts["dropped_stopped"] + counts["dropped_newest"] + counts["dropped_oldest"]

@@ -1,4 +1,4 @@
-"""Owns the thread that tells the listeners of a region that several members hold (docs/decisions/0076)."""
+"""Owns the thread that notifies the listeners of a region that several members hold (docs/decisions/0076)."""
 
 from __future__ import annotations
 
@@ -16,29 +16,30 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("pywan.region")
 
-WAIT_MS = 500  # How long the thread waits for a change before it looks whether it is to end.
-STOP_S = 5.0  # How long the end of the region waits for a listener that is being told.
+WAIT_MS = 500  # How long the thread waits for a change before it checks for the end.
+STOP_S = 5.0  # How long the end of the region waits for a running listener.
 
 
 class Listening:
-    """Tells the listeners of a region of each change that counts and is this member's to tell.
+    """Notifies the listeners of a region of every replicated change for which the member is responsible.
 
-    One thread does so, one change at a time, in the order of each key. No replication link and no caller waits for it.
-    It holds no lock while a listener runs.
+    A single thread notifies, one change at a time, for every key in order. No replication link and no client waits for
+    the thread. The thread holds no lock while a listener runs.
     """
 
     def __init__(self, region: MemberRegion, changelog: _core.Changelog) -> None:
         self._region, self._changelog = region, changelog
         self._ends = False
         self._lock = threading.Lock()
-        # Dropped changes of which the log has spoken. The lock guards both.
+        # Dropped changes that were logged already. The lock guards both fields.
         self._said, self._said_in_all = {"dropped": 0, "forgotten": 0}, 0
         self._lines = Lines(log)
         what = f"region {region.name}: its listeners are not told"
         self._thread = start_essential(what, f"pywan-listeners-{region.name}", self._run)
 
     def _run(self) -> None:
-        """Tells one change after the other. One whose telling fails counts as told when the thread begins again."""
+        """Delivers one notification after another. A notification that failed counts as delivered when the thread
+        begins again."""
         self._region.callbacks.wait_until_shared()
         _core.call_for_listeners()
         while not self._ends:
@@ -49,8 +50,8 @@ class Listening:
                     self.watch()
 
     def watch(self) -> None:
-        """Drops changes that wait for a listener which stands still, if callers wait for that. Logs how many changes
-        were dropped since the last call, and which listener it is."""
+        """Drops changes that wait for a stuck listener, if callers wait for the room. Logs how many changes were
+        dropped since the last call, and the name of the listener."""
         self._changelog.relieve()
         callbacks = self._region.callbacks
         listeners = (callbacks.told,) if callbacks.told is not None else callbacks.listeners
@@ -70,19 +71,19 @@ class Listening:
             )
         if forgotten:
             self._lines.warning(
-                "region %s: a listener of another member stands still: %d changes that it has not heard were dropped"
-                " here, and are not told if this member takes over",
+                "region %s: a listener of another member stands still: %d changes not yet delivered to that listener"
+                " were dropped here; if this member takes over, its listeners will not receive these changes",
                 self._region.name,
                 forgotten,
             )
 
     def state(self) -> dict[str, int]:
-        """Returns how many bytes of changes wait, how long the listener that runs has been at its change, and how many
-        changes were dropped, as `Changelog.notifications_state`."""
+        """Returns the bytes of pending notifications, the time of the running listener at its change, and the number of
+        dropped changes, as `Changelog.notifications_state`."""
         return self._changelog.notifications_state()
 
     def stop(self) -> None:
-        """Ends the thread when the listener that runs has returned. Changes that wait are dropped, and counted."""
+        """Ends the thread when the running listener has returned. Waiting changes are dropped, and counted."""
         self._ends = True
         dropped = self._changelog.end_notifications()
         self.watch()
@@ -95,5 +96,6 @@ class Listening:
 
 
 def _name_of(listener: CacheListener) -> str:
-    """The class. A listener's own `repr` is the user's code, which must not end this thread or the housekeeper's."""
+    """The name of the listener's class. The `repr` of a listener is user code, and must not end the thread, or the
+    thread of the housekeeper."""
     return f"{type(listener).__module__}.{type(listener).__qualname__}"

@@ -1,4 +1,4 @@
-"""Owns a region as its member works with it: its log, the senders that take its events, and its end."""
+"""Owns the member's side of a region: the log, the senders of the events, and the end."""
 
 from __future__ import annotations
 
@@ -45,12 +45,13 @@ class MemberRegion(_core.RegionCore):
         self.attributes = attributes
         self.callbacks = CallbackPath(self, site, listeners, resolver)
         self.face: Region[Any, Any] = Region(self)
-        # The path of changes is chosen and published under it. Its holder waits for no callback.
+        # Guards the choice and the publishing of the path of changes. The holder waits for no callback.
         self._path_lock = threading.Lock()
-        # Of a region that several members hold. `_listening` is made once it has listeners. The lock guards these.
+        # For a region that several members hold. `_listening` is made once the region has listeners. The lock guards
+        # both.
         self._listening_lock = threading.Lock()
         self._shared_changelog: _core.Changelog | None = None
-        self._each_tells = False  # Each member with a replica tells its own listeners, whatever its interest policy.
+        self._each_tells = False  # All members with a replica notify their own listeners, whatever the interest policy.
         self._listening: Listening | None = None
         self._alter = alter
         self.set_callback_path(self._path())
@@ -73,8 +74,8 @@ class MemberRegion(_core.RegionCore):
     ) -> None:
         """Recovers the entries that the log in `directory` holds, and logs every change from now on.
 
-        It is called before the region is used. `room` is what the disk store lets the log take. `start_writer` is the
-        store's function that runs the log's writer in a thread; the store waits for that thread in the end.
+        Call the method before the region is used. `room` is the size that the disk store allows the log. `start_writer`
+        is a function of the store: it runs the log's writer in a thread. The store waits for the end of the thread.
         """
         recovery = self.open_log(directory, log_id=log_id, synchronous=synchronous, flush_ms=flush_ms, **room)
         if recovery["cut_bytes"]:
@@ -90,11 +91,11 @@ class MemberRegion(_core.RegionCore):
         start_writer(f"region-{self.name}-log", self.commit_loop)
 
     def log_trouble(self) -> str | None:
-        """Returns why its log is not written now. None: it is written."""
+        """Returns why writing the region's log fails now. None: writing does not fail."""
         return self.log_state().get("failing")
 
     def say_unwritten(self) -> None:
-        """Logs why some changes could not be written. It is called after the log has ended."""
+        """Logs why some changes could not be written. Call the method after the log has ended."""
         failing = self.log_state().get("failing")
         if failing:
             count, keys = self.unwritten()
@@ -113,7 +114,7 @@ class MemberRegion(_core.RegionCore):
     def close(self) -> None:
         """Refuses every operation from now on. The log of a persistent region ends when all changes are written.
 
-        The disk store waits for the log's writer. In a forked child this does nothing.
+        The disk store waits for the log's writer. In a forked child the method does nothing.
         """
         if self.is_inherited:
             return
@@ -125,10 +126,10 @@ class MemberRegion(_core.RegionCore):
         self.stop_log()
         self.release_entries()
 
-    # Callbacks and senders on the path of its changes
+    # Callbacks and senders on the path of changes
 
     def attach_senders(self, senders: Iterable[Any]) -> None:
-        """Connects the region to the senders (SenderCore) that take its events. The member calls it."""
+        """Connects the region to the senders (SenderCore) that take the region's events. Called by the member."""
         by_queue = {sender.queue: sender for sender in senders}
         asking = [queue for queue, sender in by_queue.items() if sender.filters.decides_enqueue]
         with self.callbacks.lock:
@@ -147,15 +148,15 @@ class MemberRegion(_core.RegionCore):
     def share(
         self, changelog: _core.Changelog, route: Any, reads_replicas: bool = False, content: bool = False
     ) -> None:
-        """As `RegionCore.share`. Where each member has a replica (`reads_replicas`), or by interest policy ALL, this
-        member tells its listeners of all its replicas; otherwise of the buckets that it leads. It waits for no
-        callback."""
+        """As `RegionCore.share`. If each member has a replica (`reads_replicas`), or by interest policy ALL, this
+        member notifies its listeners of the changes of all its replicas; otherwise of the buckets with this member as
+        primary. The method waits for no callback."""
         with self._listening_lock:
             self._each_tells = reads_replicas
             if self.callbacks.has_listeners:
                 self._keep_notifications(
                     changelog
-                )  # Before the first change goes into the change log: each change is told once.
+                )  # Before the first change, so that listeners get every change once.
             super().share(changelog, route, reads_replicas, content)
             self._shared_changelog = changelog
         self._publish_path()
@@ -172,13 +173,13 @@ class MemberRegion(_core.RegionCore):
         changelog.keep_notifications(by_primary=not tells_replicas, says=not self._each_tells)
 
     def watch_listeners(self) -> None:
-        """Logs what there is to say about a listener that stands still."""
+        """As `Listening.watch`, if the region has such a thread."""
         listening = self._listening
         if listening is not None:
             listening.watch()
 
     def listening_state(self) -> dict[str, int]:
-        """Returns what waits for its listeners, if several members hold the region: as
+        """Returns the pending notifications of the region's listeners, if several members hold the region: as
         `Changelog.notifications_state`."""
         listening = self._listening
         return listening.state() if listening is not None else {}
@@ -195,8 +196,7 @@ class MemberRegion(_core.RegionCore):
                 self.set_callback_path(self._path())
 
     def _path(self) -> Callable[..., str] | None:
-        """Returns the path of changes from now on: the function that asks the user's callbacks. None: there are no
-        callbacks."""
+        """Returns the path of changes from now on: the function that asks the user's callbacks. None: no callbacks."""
         return self.callbacks.change_locally if self.callbacks.is_needed else None
 
     def alter(self, changes: dict[str, Any]) -> None:
@@ -207,17 +207,17 @@ class MemberRegion(_core.RegionCore):
     # Checks
 
     def check_not_inherited(self) -> None:
-        """Raises IllegalStateError in a forked child. It is called before a lock is taken: a thread of the parent may
-        hold the lock."""
+        """Raises IllegalStateError in a forked child. The check comes before a lock is taken: a thread of the parent
+        may hold the lock."""
         if self.is_inherited:
             raise forks.error(f"region {self.name!r}")
 
     def check_usable(self) -> None:
-        """Raises an error if the region was destroyed or inherited. It is called by everything that changes, reads or
-        waits.
+        """Raises an error if the region was destroyed or inherited. Every method that changes, reads or waits calls the
+        check.
 
-        Without it, a call that has nothing to do would answer as if the region were there. Calls that only describe the
-        region always answer.
+        Otherwise a call without any work would succeed as if the region existed. Calls that only describe the region
+        always answer.
         """
         self.check_not_inherited()
         if self.is_closed:

@@ -1,4 +1,4 @@
-"""Owns what users see of a region: a mutable mapping."""
+"""Owns the users' side of a region: a mutable mapping."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def core_of(region: Region[Any, Any]) -> MemberRegion:
 class Region(_core.RegionFace, Described, MutableMapping[K, V]):
     """A mapping of keys to values on this member, which gateway senders keep consistent with other sites.
 
-    Creates, updates and destroys are sent to other sites. Reads, `invalidate`, `local_destroy` and `clear` are not. A
-    region is made by `Cache.create_region`. For type checkers, `Region[str, int]` says what keys and values are.
+    Creates, updates and destroys are sent to remote sites. Reads, `invalidate`, `local_destroy` and `clear` are not. A
+    region is made by `Cache.create_region`. For type checkers, `Region[str, int]` gives the types of keys and values.
 
     Every method that changes the region raises these errors:
 
@@ -57,10 +57,10 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
     __hash__ = object.__hash__
 
     def __eq__(self, other: object) -> bool:
-        """Compares with a mapping as a dict does, and reads the whole region for it.
+        """Compares with a mapping as a dict does, and reads the whole region for the comparison.
 
         Two regions are equal if they are the same region, whatever they hold: so `region in regions` finds a region.
-        Compare `dict(one) == dict(other)` for what they hold.
+        Compare `dict(one) == dict(other)` for the contents.
         """
         if self is other:
             return True
@@ -70,7 +70,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
             return NotImplemented
         return len(self) == len(other) and dict(self.items()) == dict(other.items())
 
-    if TYPE_CHECKING:  # These are compiled: see pywan._core.
+    if TYPE_CHECKING:  # Compiled: see pywan._core.
 
         @property
         def name(self) -> str:
@@ -105,36 +105,36 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
                 callback_argument: An object that travels with the event to filters and listeners.
             """
 
-        @overload  # type: ignore[override]  # `default` may be given by its name too.
+        @overload  # type: ignore[override]  # `default` may be given by name too.
         def get(self, key: K) -> V | None: ...
         @overload
         def get(self, key: K, default: V | D) -> V | D: ...
         def get(self, key: K, default: Any = None) -> Any:
-            """Returns the value under `key`, or `default` if the key is not there or has no value.
+            """Returns the value under `key`, or `default` if the key is absent or has no value.
 
             Raises:
-                SerializationError: The value is of a class that this process cannot make.
+                SerializationError: The value is of a class that the process cannot make.
             """
 
         def destroy(self, key: K, callback_argument: Any = None) -> None:
             """Removes `key` at every site.
 
             Raises:
-                KeyError: The key is not there.
+                KeyError: The key is absent.
             """
 
         def local_destroy(self, key: K) -> None:
             """Removes `key` on this member only; nothing is sent.
 
             Raises:
-                KeyError: The key is not there.
+                KeyError: The key is absent.
             """
 
         def invalidate(self, key: K) -> None:
             """Drops the value on this member, and keeps the key with its version; nothing is sent.
 
             Raises:
-                KeyError: The key is not there.
+                KeyError: The key is absent.
             """
 
         def put_columns(
@@ -152,23 +152,23 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
                 timestamps: The column of times in milliseconds since 1970. None: the present time.
 
             Returns:
-                The number of rows that took effect. A destroy of a key that is not there has no effect.
+                The number of rows that took effect. A destroy of an absent key has no effect.
 
             Raises:
-                BatchError: Some rows were refused. All others were done.
+                BatchError: Some rows were refused. The rest was done.
             """
 
         def wait_durable(self) -> None:
             """Waits until all changes and events so far are on the disk, synced.
 
-            It does not wait where `disk_synchronous` is false, or where there is no disk store.
+            The method does not wait if `disk_synchronous` is false, or if the region has no disk store.
             """
 
     # State
 
     @property
     def attributes(self) -> RegionAttributes:
-        """The attributes that the region has now."""
+        """The present attributes of the region."""
         return core_of(self).attributes
 
     @property
@@ -178,14 +178,14 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
 
     @property
     def gateway_sender_ids(self) -> tuple[str, ...]:
-        """The ids of the senders that the region is attached to, in the order given. A sender of such an id need not
-        exist yet."""
+        """The ids of the senders that the region is attached to, in the order given. A sender with the id
+        need not exist yet."""
         return core_of(self).gateway_sender_ids
 
     @property
     def async_event_queue_ids(self) -> tuple[str, ...]:
-        """The ids of the asynchronous event queues that the region is attached to, in the order given. A queue of such
-        an id need not exist yet."""
+        """The ids of the asynchronous event queues that the region is attached to, in the order given. A queue
+        with the id need not exist yet."""
         return tuple(core_of(self).attributes.async_event_queue_ids)
 
     @takes_changes(RegionChanges)
@@ -194,28 +194,28 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
 
         Keyword Args:
             gateway_sender_ids (Collection[str]): The ids of the senders that get the region's events from now on.
-            async_event_queue_ids (Collection[str]): The ids of the asynchronous event queues that get them.
+            async_event_queue_ids (Collection[str]): The ids of the asynchronous event queues that get the events.
 
         Raises:
             ConfigurationError: An attribute cannot be used.
             GatewaySenderConfigurationError: The region does not fit one of the senders (see `Cache.create_region`).
-            IllegalStateError: The region would share a parallel sender with a region that it is not colocated with.
+            IllegalStateError: The region would share a parallel sender with a region that is not colocated with it.
             RegionNotFoundError: The region was destroyed.
         """
         core_of(self).alter(attributes)
 
     def add_listener(self, listener: CacheListener) -> None:
-        """Adds a listener, which is told of each change from now on.
+        """Adds a listener, notified of every change from now on.
 
         Args:
             listener: An object with the methods of `CacheListener`.
 
         Raises:
-            ConfigurationError: It lacks one of the methods, or has none but those that nobody calls (a misspelt name).
+            ConfigurationError: The listener lacks a method, or has only methods that are never called (misspelt).
         """
         core_of(self).add_listener(listener)
 
-    # How it shows itself
+    # Text forms
 
     def _line(self) -> str:
         core = core_of(self)
@@ -251,7 +251,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         value = self.get(key, _MISSING)
         if value is _MISSING:
             if key in self:
-                return None  # type: ignore[return-value]  # Invalidated: the key is there, its value is not.
+                return None  # type: ignore[return-value]  # Invalidated: a key without a value.
             raise KeyError(key)
         return value
 
@@ -278,16 +278,16 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
     # Many at once
 
     def put_all(self, entries: Mapping[K, V] | Iterable[tuple[K, V]], callback_argument: Any = None) -> None:
-        """Puts every entry in order, as one event each.
+        """Puts every entry in order, as an event of its own.
 
         Args:
             entries: A mapping, or pairs of a key and a value.
             callback_argument: An object that travels with each event to filters and listeners.
 
         Raises:
-            BatchError: Some entries were refused, because their key or value cannot be stored. All others were stored.
+            BatchError: Some entries were refused, because the key or value cannot be stored. The rest was stored.
             ConfigurationError: `entries` is neither a mapping nor pairs.
-            QueueFullError: The call stopped at an entry for which there was no room. The entries before it were stored.
+            QueueFullError: The call stopped at an entry without room. The entries before were stored.
         """
         core = core_of(self)
         core.check_usable()
@@ -296,7 +296,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
             return
         failures: list[tuple[int, str]] = []
         put, row = self.put, -1
-        with core.one_wait():  # This waits once for the disk of a synchronous region.
+        with core.one_wait():  # A single wait for the disk of a synchronous region.
             for row, (key, value) in enumerate(self._pairs(entries)):
                 try:
                     put(key, value, callback_argument)
@@ -310,7 +310,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
                     raise type(error)(
                         f"put_all stopped at entry {row}: {error} (the entries before it were stored{others})"
                     ) from error
-                except (TypeError, ValueError) as error:  # The key or value cannot be carried.
+                except (TypeError, ValueError) as error:  # The key or value cannot be stored.
                     reason = str(error).removesuffix(" (nothing was stored)").removesuffix("; nothing was stored")
                     failures.append((row, reason))
         if failures:
@@ -352,7 +352,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         return self
 
     def remove_all(self, keys: Iterable[K], callback_argument: Any = None) -> int:
-        """Destroys every given key that is there, in order, as one event each.
+        """Destroys every given key that is present, in order, as an event of its own.
 
         Returns:
             The number of keys that were destroyed.
@@ -376,12 +376,12 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
                     ) from error
         return removed
 
-    def clear(self, local: bool = False) -> int:  # type: ignore[override]  # It says how many there were.
+    def clear(self, local: bool = False) -> int:  # type: ignore[override]  # Returns the number of entries.
         """Removes every entry of this site's region. Nothing is sent.
 
         Args:
-            local: Must be true if the region feeds gateway senders or asynchronous event queues: it says that they are
-                not told, and that other sites keep their entries.
+            local: Must be true if the region feeds gateway senders or asynchronous event queues. True
+                confirms that senders and queues get nothing, and that other sites keep their entries.
 
         Returns:
             The number of entries that were removed.
@@ -401,20 +401,20 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
             )
         return core.clear()
 
-    # Conditional changes. Each one reads and changes the entry in one step: no other change of the key comes between.
-    # They travel as create, update and destroy.
+    # Conditional changes. Each method reads and changes the entry in one step: no change of the key comes
+    # between. The changes travel as create, update and destroy.
 
     def put_if_absent(self, key: K, value: V, callback_argument: Any = None) -> V | None:
         """Stores `value` unless the key has a value.
 
         Returns:
-            The value that the key has already. None: `value` was stored.
+            The present value of the key. None: `value` was stored.
         """
         current: V | None = core_of(self).change_if("absent", _core.UPDATE, key, value, None, callback_argument)[2]
         return current
 
     def setdefault(self, key: K, default: Any = None) -> Any:
-        """Returns the value of the key. If it has none, `default` is stored and returned."""
+        """Returns the value of the key. If the key has no value, `default` is stored and returned."""
         is_stored, _, current = core_of(self).change_if("absent", _core.UPDATE, key, default)
         return default if is_stored else current
 
@@ -430,8 +430,8 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         has the value `old`.
 
         Returns:
-            With two arguments: the value that was replaced, or None if the key had none. With three arguments: whether
-                `new` was stored.
+            Two arguments: the replaced value, or None if the key had no value. Three arguments: whether `new` was
+                stored.
         """
         if len(values) == 2:
             return core_of(self).change_if("equal", _core.UPDATE, key, values[1], values[0])[0]
@@ -443,7 +443,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         return current
 
     def remove(self, key: K, value: V, callback_argument: Any = None) -> bool:
-        """Destroys the key at every site if it has this value. Values are equal as for `replace`.
+        """Destroys the key at every site if the key has the value `value`. Values are equal as for `replace`.
 
         Returns:
             Whether the key was destroyed.
@@ -459,10 +459,10 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         """Destroys the key at every site.
 
         Returns:
-            The value that the key had (None if it was invalidated), or `default` if the key is not there.
+            The value that the key had (None if it was invalidated), or `default` if the key is absent.
 
         Raises:
-            KeyError: The key is not there, and no default is given.
+            KeyError: The key is absent, and no default is given.
         """
         is_done, _, current = core_of(self).change_if("there", _core.DESTROY, key)
         if is_done:
@@ -472,7 +472,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
         return default
 
     def popitem(self) -> tuple[K, V]:
-        """Destroys some key at every site, and returns it with its value.
+        """Destroys some key at every site, and returns the key with its value.
 
         Raises:
             KeyError: The region is empty.
@@ -488,7 +488,7 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
 class _Items(ItemsView[K, V]):
     """All entries of a region, read in one pass.
 
-    An entry that is destroyed during the pass is left out. A value that this process cannot decode is shown as
+    An entry that is destroyed during the pass is left out. A value that the process cannot decode is shown as
     `Undecodable`.
     """
 

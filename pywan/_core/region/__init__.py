@@ -1,1 +1,1 @@
-"""A region: its table, its log, and the step in which a change enters table, log, change log and queues."""
+"""A region: the table, the log, and the step in which a change enters table, log, change log and queues."""

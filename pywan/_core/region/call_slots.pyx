@@ -8,7 +8,7 @@ from pywan._core.base.status cimport raise_for
 
 
 cdef class CallSlots:
-    """The slots in which a member makes its calls, of all regions. A call has a slot while it is under way."""
+    """The slots for the calls of a member, in all regions. A call has a slot while the call is under way."""
 
     def __cinit__(self, uint32_t member):
         self.member = member
@@ -19,32 +19,32 @@ cdef class CallSlots:
 
     @property
     def caller(self):
-        """Who makes the calls, as buckets remember it: the member's number << 32, and a half that is drawn."""
+        """The client id that buckets keep: the member's number << 32, and a random half."""
         return wan_read(&self.slots.caller)
 
     @property
     def count(self):
-        """How many calls were ever under way at once."""
+        """The highest number of calls that were ever under way at once."""
         return self.slots.count
 
     def begin_anew(self, uint32_t member):
-        """The member goes on as another incarnation, with this number. Calls that are under way keep their identities.
-        Later ones have another caller, and the numbers of their slots count on."""
+        """The member goes on as a new incarnation, with the number `member`. Calls that are under way keep their
+        identities. Later calls have a new client id, and the numbers of their slots count on."""
         cdef uint64_t caller = drawn_caller(member)
         self.member = member
         with nogil:
             wan_slots_rename(&self.slots, wan_read(&self.slots.caller), caller)
 
     cdef int take(self, wan_call_identity *call) except -1:
-        """Begins a call, and gives it its identity. `give` ends it."""
+        """Begins a call, and gives the call an identity. `give` ends the call."""
         return raise_for(slots_take(&self.slots, call), "a call to a region that several members hold")
 
     cdef void give(self, wan_call_identity call) noexcept:
-        """The call is over: its slot is free for the next one."""
+        """The call is over: the slot is free for the next call."""
         slots_give(&self.slots, call)
 
     cdef int rename(self, wan_call_identity *call) except -1:
-        """The site has given up the caller of a call: this call, and later ones, have another one."""
+        """The site has given up the client id of a call: the call, and later calls, get a new client id."""
         cdef uint64_t fresh = drawn_caller(self.member)
         with nogil:
             call.caller = wan_slots_rename(&self.slots, call.caller, fresh)
@@ -70,5 +70,5 @@ cdef uint64_t drawn_caller(uint32_t member) except 0:
 
 
 def member_of_caller(uint64_t caller):
-    """The number of the incarnation that drew this caller."""
+    """The number of the incarnation in a client id."""
     return caller >> 32

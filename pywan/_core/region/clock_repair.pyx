@@ -1,6 +1,6 @@
 # Owns the repair of a member whose stamps ran ahead of the time. Entries and events that are more than `AHEAD_MS` ahead
-# get new stamps of now, and are sent again. This file has the queues; region_repair has the regions. Locks are taken as
-# on the put path: an entry lock first, then a queue's or the region log's.
+# get new stamps of now, and are sent again. The file repairs the queues; region_repair repairs the regions. Locks are
+# taken as on the put path: an entry lock first, then the lock of a queue or of the region's log.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memcpy, memset
@@ -28,8 +28,8 @@ from pywan._core.base.status cimport raise_for
 
 
 cdef enum:
-    REPAIR_EVENTS = 4096            # Events that are looked at under one hold of a queue's lock, at most.
-    REPAIR_BYTES = 4 << 20          # No more events are copied in one go when their replicas have so many bytes.
+    REPAIR_EVENTS = 4096            # Events examined under one hold of a queue's lock, at most.
+    REPAIR_BYTES = 4 << 20          # Copying stops for the moment when the copies have this number of bytes.
 
 
 cdef struct event_position:
@@ -38,21 +38,21 @@ cdef struct event_position:
     uint32_t stays                  # STAYS_*
 
 
-# Why an event is not taken out of its queue in this round. 0: it is taken out.
+# Why an event is not taken out of its queue in this round. 0: the event is taken out.
 cdef enum:
-    # It has no new stamp yet, or its entry was changed meanwhile with a stamp that is ahead.
+    # The event has no new stamp yet, or its entry was changed meanwhile with a stamp that is ahead.
     STAYS_AHEAD = 1
-    STAYS_STALE = 2                 # Its entry is older than the repair, and has to be changed first.
+    STAYS_STALE = 2                 # The entry is older than the repair, and has to be changed first.
 
 
 cdef class ClockRepair(RegionRepair):
     """One repair of a member's stamps that were ahead of the time when the repair began. `regions`: the member's
-    regions that are repaired, and their events with them. `others`: whether events of regions that the member does not
+    regions that are repaired together with their events. `others`: whether events of regions that the member does not
     have are repaired too. One thread at a time."""
     cdef region_core *regions[65536]    # By number.
     cdef uint8_t wanted[65536]          # Regions whose events are repaired.
     cdef object kept
-    cdef wan_buffer events, positions      # Copies of events, and for each its event_position.
+    cdef wan_buffer events, positions      # Copies of events, and the event_position of each copy.
 
     def __cinit__(self, Clock clock not None, regions, *, int site=0, bint others=True):
         cdef RegionCore region
@@ -67,8 +67,8 @@ cdef class ClockRepair(RegionRepair):
         wan_buffer_close(&self.positions)
 
     def count_events(self, EventQueue queue not None):
-        """Counts the events of the queue with stamps that are ahead, and notes these stamps: they get new ones with the
-        next `give_stamps`."""
+        """Counts the events of the queue with stamps that are ahead, and notes the stamps. The next `give_stamps` gives
+        new stamps for them."""
         cdef uint64_t found = 0, sequence
         cdef uint32_t number
         cdef wan_status status = WAN_OK
@@ -84,8 +84,8 @@ cdef class ClockRepair(RegionRepair):
         return found
 
     def lower_newest(self, EventQueue queue not None):
-        """Sets back the queue's newest stamp if it is ahead, and returns whether it was. Without this, the next region
-        that attaches the queue would raise the clock to it."""
+        """Sets back the queue's newest stamp if the stamp is ahead, and returns whether it was ahead. Otherwise the
+        next region that attaches the queue would raise the clock to the stamp."""
         cdef bint was_ahead
         with nogil:
             wan_lock_take(&queue.gateway.lock)
@@ -99,10 +99,10 @@ cdef class ClockRepair(RegionRepair):
         """Takes events that are ahead out of `source`, once the events that replace them are on the disk. `source` is
         the queue `to`, or the queue of its parked events.
 
-        For a region in `fed`, all changes got into `to`. So the event of a change of the key's entry, by this repair or
-        later, replaces the old event. For other regions a replica with a new stamp replaces it. Events that are in
-        flight, or have no new stamp yet, stay in the queue. Returns (how many were taken out, [(region, record)]): the
-        list has the records whose entries have to be changed first."""
+        `fed` names the regions whose changes all entered queue `to`. So the event of a change of the key's entry, by
+        the repair or later, replaces the old event. In all other regions a copy with a new stamp replaces the old
+        event. Events that are in flight, or have no new stamp yet, stay in the queue. Returns (how many were taken out,
+        [(region, record)]): the list has the records whose entries have to be changed first."""
         cdef uint8_t *feeds = <uint8_t *>calloc(65536, 1)
         cdef RegionCore region
         cdef uint64_t sequence, found, taken = 0
@@ -117,7 +117,7 @@ cdef class ClockRepair(RegionRepair):
             by_number[region.state.region.number] = region
         stale = []
         try:
-            check_whole(source)         # Before anything is queued: a broken queue's events could not be taken out.
+            check_whole(source)         # Before any event is queued: a broken queue's events could not be taken out.
             for region in fed:
                 feeds[region.state.region.number] = 1
             for number in range(source.gateway.queue.partition_count):
@@ -164,8 +164,8 @@ cdef class ClockRepair(RegionRepair):
         return is_fed
 
     def finish_queue(self, EventQueue queue not None):
-        """Ends the repair of a queue in which nothing is ahead any more. When this returns, the queue's files have no
-        stamp of the future either."""
+        """Ends the repair of a queue in which nothing is ahead any more. When the call returns, the queue's files have
+        no stamp of the future either."""
         with nogil:
             wan_lock_take(&queue.gateway.lock)
             wan_set(&queue.gateway.counts.newest_stamp, wan_clock_last(&self.clock.clock))
@@ -179,9 +179,9 @@ cdef class ClockRepair(RegionRepair):
 
 cdef wan_status look(ClockRepair self, gateway_queue *gateway, uint32_t number, uint64_t *sequence, uint64_t *found,
                      bint copies) noexcept nogil:
-    """Looks at the events of a partition behind `sequence`. Afterwards `sequence` says where to go on; 0: that was the
-    last event. Without `copies`, this counts all events that are ahead, and notes their stamps. With `copies`, it
-    counts only those that are not in flight, and copies them to `events`."""
+    """Looks at the events of a partition behind `sequence`. Afterwards `sequence` is the position for the next call; 0:
+    the last event was reached. If `copies` is not set, counts all events that are ahead, and notes their stamps. If
+    `copies` is set, counts only events that are not in flight, and copies them to `events`."""
     cdef wan_partition *partition = &gateway.queue.partitions[number]
     cdef wan_record *record
     cdef event_position position
@@ -214,10 +214,10 @@ cdef wan_status look(ClockRepair self, gateway_queue *gateway, uint32_t number, 
 
 cdef wan_status replace_events(ClockRepair self, gateway_queue *gateway, const uint8_t *feeds,
                                bint from_queue, uint64_t *done) noexcept nogil:
-    """Queues what replaces the copied events, from number `done` on. Afterwards `done` says where to go on.
+    """Queues the replacements of the copied events, from number `done` on. Afterwards `done` says where to go on.
 
-    Not `from_queue`: they are parked. Nothing is queued here for those that a substitution filter withheld, since the
-    filter would not be asked. If the region feeds the queue, the entry's new event was withheld again."""
+    If not `from_queue`, the events are parked. Nothing is queued here for events that a substitution filter withheld,
+    since the filter would not be asked. If the region feeds the queue, the entry's new event was withheld again."""
     cdef event_position *position = <event_position *>self.positions.bytes
     cdef wan_record *record
     cdef region_core *region
@@ -244,9 +244,9 @@ cdef wan_status replace_events(ClockRepair self, gateway_queue *gateway, const u
             if entry == NULL or entry.state == WAN_ENTRY_INVALID:
                 status = append_renamed(self, gateway, record, hash, &position[n])
             elif entry.stamp > self.limit:
-                position[n].stays = STAYS_AHEAD     # The entry was changed meanwhile, with a stamp that is ahead.
+                position[n].stays = STAYS_AHEAD     # Changed meanwhile, with a stamp that is ahead.
             elif entry.stamp < self.began:
-                position[n].stays = STAYS_STALE     # The entry is from before a crash, and older than the event.
+                position[n].stays = STAYS_STALE     # From before a crash, and older than the event.
             elif not feeds[record.region] or not takes_events(region, gateway):
                 status = append_entry(self, gateway, record, hash, entry)
             wan_lock_release(&shard.lock)
@@ -258,7 +258,7 @@ cdef wan_status replace_events(ClockRepair self, gateway_queue *gateway, const u
 
 cdef wan_status append_renamed(ClockRepair self, gateway_queue *gateway, wan_record *record, uint64_t hash,
                                event_position *position) noexcept nogil:
-    """Appends the event as it is, but with the new stamp for its old one."""
+    """Appends the event unchanged, but with the new stamp in place of the old stamp."""
     cdef uint64_t stamp = stamp_for(self, record.stamp), old = record.stamp
     cdef uint8_t site = record.stamp_site, flags = record.flags
     cdef wan_status status
@@ -335,8 +335,8 @@ cdef uint64_t take_out(ClockRepair self, gateway_queue *source, gateway_queue *t
 
 
 cdef bint takes_events(const region_core *region, const gateway_queue *gateway) noexcept nogil:
-    """Whether a local change in the region gets into this queue, if the sender's filters let it through. Under an entry
-    lock."""
+    """Whether a local change in the region gets into this queue, if the sender's filters let the event pass. Under an
+    entry lock."""
     cdef const attachment *attached = region.attached
     cdef origin made_here
     cdef enqueue_decision decided
@@ -352,7 +352,7 @@ cdef bint takes_events(const region_core *region, const gateway_queue *gateway) 
 
 
 cdef wan_status queue_append_restamped(gateway_queue *gateway, uint64_t hash, const wan_record *record) noexcept nogil:
-    """Appends a copy that has another stamp. It is an event of its own. Takes and releases the queue's lock."""
+    """Appends a copy with a different stamp, as an event of its own. Takes and releases the queue's lock."""
     cdef wan_reservation reservation
     cdef int wake = -1
     cdef uint32_t length = wan_record_length(record)

@@ -15,23 +15,24 @@ cdef class CompiledRegion:
     cdef region_core region
     cdef Clock clock
     cdef str name
-    cdef uint32_t born              # `wan_forks` of the process that made the region. It works in no other process.
+    cdef uint32_t born              # `wan_forks` of the process that made the region, the only process in which it
+                                    # works.
     cdef tuple asking               # The attached queues whose senders have filters that are asked.
     cdef tuple attached_queues      # Keeps the attached EventQueue objects alive, in the attachment's order.
-    cdef uint64_t full_timeout_us   # The longest that one of the attached queues lets an enqueue wait for room.
-    # Takes a change through the user's Python: (operation, key, value, callback) -> outcome. It stays here when the
-    # path is straight again, because a caller may have been told to use it just before.
+    cdef uint64_t full_timeout_us   # The longest time that an attached queue lets an enqueue wait for room.
+    # Takes a change through the user's Python: (operation, key, value, callback) -> outcome. The function stays set
+    # when the path is the fast path again, because a caller may have been sent through Python just before.
     cdef object change_by_callbacks
-    # Whether the path was through the callbacks a moment ago. A caller asks this first, to save work. The attachment
-    # has the path that counts.
+    # Whether the path was through the callbacks a moment ago. A caller reads this flag first, to save work. The path in
+    # the attachment is the valid path.
     cdef bint seems_by_callbacks
     # Of the log:
     cdef object environment         # Keeps the capsule alive.
     cdef LogBudget budget           # Keeps the budget alive.
-    cdef MemoryLimit memory         # Keeps the limit alive that the table counts for. None: there is none.
+    cdef MemoryLimit memory         # Keeps the limit alive that the table counts for. None: no limit.
     cdef object log_wait            # Called instead of waiting for the committer. None: we wait for the committer.
-    # Of a region that several members hold. `tail` keeps the region's change log alive. `route` makes the changes and
-    # reads of buckets whose primary is elsewhere. `slots` gives changes their identities.
+    # For a region that several members hold. `changelog` keeps the region's change log alive. `route` makes the changes
+    # and reads of buckets whose primary is another member. `slots` gives changes their identities.
     cdef object changelog
     cdef object route
     cdef CallSlots slots

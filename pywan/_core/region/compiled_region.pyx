@@ -1,4 +1,4 @@
-# Owns a region's compiled state: whether it is open, where its events go, and what a change to it waits for.
+# Owns a region's compiled state: whether the region is open, the queues of its events, and the waits of a change.
 cimport cython
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
@@ -30,17 +30,17 @@ from pywan._core.values.tagged cimport described
 from pywan._core.region.changelog cimport Changelog
 
 cdef enum:
-    LEARNER_WAIT_US = 1000000   # A change waits for a learner so long at most.
-    FULL_SLICE_MS = 20      # A wait for memory is so long at a time. In between, deadlines and Ctrl-C end it.
-    WAIT_SLICE_MS = 100     # A wait for replicas is so long at a time. In between, Ctrl-C ends it.
-    MOVED_TOGETHER = 4096   # So many queued events are moved at a time, under the queue's lock.
-    FIRST_WAIT_MS = 10      # The first one, behind the time in which the thread runs a replication link.
+    LEARNER_WAIT_US = 1000000   # The longest wait of a change for a learner.
+    FULL_SLICE_MS = 20      # The length of one wait for memory. In between, deadlines and Ctrl-C end the wait.
+    WAIT_SLICE_MS = 100     # The length of one wait for replicas. In between, Ctrl-C ends the wait.
+    MOVED_TOGETHER = 4096   # Queued events moved under one hold of the queue's lock.
+    FIRST_WAIT_MS = 10      # The first wait, behind the time in which the thread runs a replication link.
 
 
 @cython.no_gc_clear      # The collector must not clear what __dealloc__ uses.
 cdef class CompiledRegion:
-    """A region's table and versions, and how changes get into the attached senders' queues. Python sees it through
-    `RegionCore` and `RegionFace`."""
+    """A region's table and versions, and how changes get into the attached senders' queues. Python reaches the class
+    through `RegionCore` and `RegionFace`."""
 
     def __cinit__(self, str name, Clock clock not None, uint8_t site, uint32_t member, bint stores, bint forwards,
                   uint32_t buckets):
@@ -71,7 +71,7 @@ cdef class CompiledRegion:
                 region_log_close(self.region.log)
 
     cdef int check_process(self) except -1:
-        """Raises an error in a process that was forked from the one that made the region."""
+        """Raises an error in a process that was forked from the process of the region."""
         if self.born != wan_forks:
             raise error_of_child(f"region {self.name!r}")
         return 0
@@ -85,7 +85,7 @@ cdef class CompiledRegion:
         return 0
 
     cdef int fail(self, wan_status status, str what) except -1:
-        """Raises the error for a status. `what` names the call."""
+        """Raises the error for a status. `what`: the name of the call."""
         if status == WAN_CLOSED:
             self.check_open()
         if status == WAN_FULL:
@@ -139,8 +139,8 @@ cdef class CompiledRegion:
         for queue in queues:
             self.full_timeout_us = max(self.full_timeout_us, queue.gateway.full_timeout_us)
             if queue.gateway.durable != NULL:
-                # The queue may hold events from before a restart, with stamps ahead of the clock. Without this, later
-                # changes would lose against them.
+                # The queue may hold events from before a restart, with stamps ahead of the clock. Later changes would
+                # lose against these events, if the clock did not follow.
                 wan_clock_see(self.region.clock, wan_read(&queue.gateway.counts.newest_stamp))
                 queue.clock, queue.gateway.clock = self.clock, self.region.clock
         try:
@@ -167,7 +167,7 @@ cdef class CompiledRegion:
         return 0
 
     cdef int add_log_to(self, queues) except -1:
-        """The events of the region leave these queues only when its log, if it has one, has them."""
+        """The events of the region leave these queues only when the region's log, if any, has the events."""
         cdef EventQueue queue
         cdef wan_status status
         for queue in queues if self.region.log != NULL else ():
@@ -236,7 +236,7 @@ cdef class CompiledRegion:
             self.region.changelog = &changelog.changelog
             wan_lock_release(&self.region.table.shards[0].lock)
             pass_entry_locks(&self.region.table)
-            if content:             # No change comes any more, until a bucket has a primary.
+            if content:             # The region takes no change until a bucket has a primary.
                 move_queued(&changelog.changelog)
         return 0
 
@@ -245,8 +245,8 @@ cdef class CompiledRegion:
         return self.feed_from(self.changelog, queues)
 
     cdef int feed_from(self, Changelog changelog, queues) except -1:
-        """The buckets of a change log feed these queues of the region from now on. Each has a run with a partition for
-        each bucket. IllegalStateError: a queue is persistent."""
+        """The buckets of a change log feed these queues of the region from now on. Each queue has a run with a
+        partition for each bucket. IllegalStateError: a queue is persistent."""
         cdef EventQueue queue
         cdef wan_feeds *fed = changelog.changelog.feeds
         cdef wan_feed *feeds = <wan_feed *>calloc(len(queues) + 1, sizeof(wan_feed))
@@ -276,34 +276,35 @@ cdef class CompiledRegion:
         finally:
             free(feeds)
             free(timelines)
-        for queue in changelog.fed:          # What is left of those that it feeds no more may leave.
+        for queue in changelog.fed:          # The rest of the queues that are fed no more may leave.
             if queue not in queues:
                 with nogil:
                     wan_lock_take(&queue.gateway.lock)
                     wake_dispatchers(queue.gateway)
                     wan_lock_release(&queue.gateway.lock)
-        changelog.fed = tuple(queues)        # Alive as long as the change log names them.
+        changelog.fed = tuple(queues)        # Alive as long as the change log names the queues.
         return 0
 
     cdef bint is_led_by_another(self, uint64_t hash) noexcept:
-        """Whether another member is primary of the bucket with this hash, as far as this one knows."""
+        """Whether another member is primary of the bucket with this hash, as far as this member knows."""
         cdef wan_changelog *changelog = self.region.changelog
         return (changelog != NULL and
                 wan_changelog_role(changelog, wan_table_bucket(&self.region.table, hash).number) != WAN_REPLICA_PRIMARY)
 
     cdef uint64_t epoch_of(self, uint32_t bucket) noexcept:
-        """The epoch that a bucket has here. It is above 0. An attempt that begins now is made under no lower one."""
+        """The epoch that this member has for a bucket, above 0. An attempt that begins now has this epoch or a later
+        one."""
         return max(<uint64_t>1,
                    wan_read(&self.region.changelog.buckets[bucket].epoch)) if self.region.changelog != NULL else 1
 
     cdef uint64_t deadline(self, uint64_t began) except? 0:
-        """Until when a call may take that began then."""
+        """The deadline of a call that began at `began`."""
         return wan_deadline_of(began, <uint64_t>self.route.limit_us)
 
     cdef int wait_for_memory(self, what, uint64_t until, bint goes_to_another) except -1:
-        """Waits while the member's budget is full, or the region's share of it, before a call changes something here.
-        QueueFullError: it still is at `until`, and the call is not made. `goes_to_another`: another member is primary,
-        and its budget counts."""
+        """Waits while the member's budget, or the region's share of the budget, is full, before a call changes
+        something at this member. QueueFullError: the budget is still full at `until`, and the call is not made.
+        `goes_to_another`: another member is primary, and the budget of the primary decides."""
         cdef wan_budget *budget = self.region.changelog.budget
         cdef uint64_t since = wan_monotonic_us()
         cdef uint32_t never = 0
@@ -327,7 +328,7 @@ cdef class CompiledRegion:
         return 0
 
     cdef str why_full(self):
-        """Says in words what callers of the region wait for, and what helps."""
+        """Says in words why callers of the region wait, and how to help."""
         cdef wan_notifications *notifications = wan_changelog_notifications(self.region.changelog)
         if wan_budget_is_full(self.region.changelog.budget) or notifications == NULL:
             return "the member's memory for what waits is full" if self.route is None else self.route.why_full()
@@ -337,8 +338,8 @@ cdef class CompiledRegion:
                 " the same time, or give what they do to an asynchronous event queue")
 
     cdef int wait_for_learner(self, uint32_t bucket, uint64_t until) except -1:
-        """Waits, before a call changes a bucket here, until the replication link to a learner has carried most of what
-        came before. A call that ends at `until` waits for half of its time at most."""
+        """Waits, before a call changes a bucket of this member, until the replication link to a learner has carried
+        most of the earlier changes. A call that ends at `until` waits for half of its time at most."""
         cdef uint64_t now = wan_monotonic_us(), left = until - now if until > now else 0
         cdef uint32_t never = 0
         until = now + min(<uint64_t>LEARNER_WAIT_US, left // 2)
@@ -351,8 +352,9 @@ cdef class CompiledRegion:
 
     cdef wan_status wait_stable(self, uint32_t bucket, uint64_t local_fence, uint64_t sequence,
                                 uint64_t began) except *:
-        """Waits until a change counts, with what came before it. WAN_OK: it does. WAN_NOT_PRIMARY: nobody here knows
-        whether it does or will. WAN_EMPTY: it does not after the time of a call that began at `began`."""
+        """Waits until a change is replicated, and all earlier changes with it. WAN_OK: the change is replicated.
+        WAN_NOT_PRIMARY: this member cannot know whether the change is or will be replicated. WAN_EMPTY: the change is
+        not replicated after the time of a call that began at `began`."""
         cdef uint64_t until, now
         cdef uint32_t first_ms = 0
         cdef wan_changelog *changelog = self.region.changelog
@@ -379,8 +381,8 @@ cdef class CompiledRegion:
         return status
 
     cdef int wait_for_role(self, key, uint64_t began, bint may_be_made) except -1:
-        """Waits a moment, because the tables say that this member is primary, and its change log does not say so yet or
-        may not answer. Raises an error when the time of a call that began at `began` is over."""
+        """Waits a moment, because the cluster metadata name this member as primary, but its change log is not primary
+        yet or may not answer. Raises an error when the time of a call that began at `began` is over."""
         cdef uint32_t never = 0
         from pywan.errors import ConnectivityError
         if wan_monotonic_us() >= self.deadline(began):
@@ -397,8 +399,8 @@ cdef class CompiledRegion:
         return 0
 
     cdef wan_status wait_readable(self, uint32_t bucket, uint64_t local_fence, uint64_t began) except *:
-        """Waits until this member, as primary, may answer a read. WAN_NOT_PRIMARY: it is not primary any more.
-        WAN_EMPTY: it may not after the time of a call that began at `began`."""
+        """Waits until this member, as primary, may answer a read. WAN_NOT_PRIMARY: the member is not primary any more.
+        WAN_EMPTY: the member still may not answer after the time of a call that began at `began`."""
         cdef uint64_t now = wan_monotonic_us(), until = 0
         cdef uint32_t never = 0
         cdef wan_changelog *changelog = self.region.changelog
@@ -419,8 +421,8 @@ cdef class CompiledRegion:
 
     cdef wan_status wait_for_room(self, wan_change *change, const origin *from_, decision *decided,
                                   condition *wanted, wan_outcome *outcome) except *:
-        """Tries the change again as long as a full queue may get room: space on its disk may be freed, or its receiver
-        may be reached."""
+        """Repeats the change as long as a full queue may get room: space on the queue's disk may be freed, or its
+        receiver may become reachable."""
         cdef uint64_t began = wan_monotonic_us()
         cdef uint32_t never = 0
         cdef wan_status status = WAN_FULL
@@ -438,10 +440,11 @@ cdef class CompiledRegion:
         return status
 
     cdef bint may_wait(self, uint64_t began_us) except *:
-        """Whether a change that found no room at `began_us` may still wait for it. It waits as long as the most patient
-        queue allows, unless a queue or the region's own log gives up first. The log waits on for room, because other
-        logs of its store may be shortened. If the disk fails for another reason, the log waits no longer than the
-        queues do, and without queues it does not wait. Nobody waits for memory: it may take for ever."""
+        """Whether a change that found no room at `began_us` may still wait for room. The change waits as long as the
+        most patient queue allows, unless a queue or the region's own log gives up first. The log waits on for room,
+        because logs of the same store may be shortened. If the disk fails for a different reason, the log waits no
+        longer than the queues do, and without queues not at all. No change waits for memory of the system: the wait may
+        never end."""
         cdef EventQueue queue
         cdef uint64_t now = wan_monotonic_us(), waited = now - began_us, patience = 0, since = 0
         if waited >= self.full_timeout_us or wan_detail_status == WAN_LOW_MEMORY:
@@ -456,11 +459,11 @@ cdef class CompiledRegion:
         return since == 0 or now < since + patience
 
     cdef int wait_written(self, bint is_queued, uint64_t first=0, uint64_t last=0) except -1:
-        """Returns when all changes and events so far are as durable as the logs' levels say. It works for a region that
-        was closed since, too. `is_queued`: whether a queue took an event. If none did, the queues are not waited for:
-        a queue that drops new events may have a full disk. `first`, `last`: the numbers of the caller's own records in
-        the region's log. If others wait for room in a full store, only these are waited for. 0: as far as there are
-        any."""
+        """Returns when all changes and events so far are as durable as the logs' levels say. The call works for a
+        region that was closed since, too. `is_queued`: whether a queue took an event. If no queue did, the call does
+        not wait for the queues: a queue that drops new events may have a full disk. `first`, `last`: the numbers of the
+        caller's own records in the region's log. If more records wait for room in a full store, the call waits for its
+        own records only. 0: up to the newest record."""
         global wan_bulk_waits
         cdef EventQueue queue
         self.check_process()
@@ -475,7 +478,7 @@ cdef class CompiledRegion:
         return 0
 
     cdef uint64_t logged_before(self) noexcept:
-        """The number of the newest record in the region's log. 0: it has none."""
+        """The number of the newest record in the region's log. 0: no log, or no record."""
         cdef uint64_t given = 0
         if self.region.log != NULL:
             with nogil:
@@ -483,7 +486,7 @@ cdef class CompiledRegion:
         return given
 
     cdef int wait_durable(self) except -1:
-        """As `wait_written`. For a log that is synced after the write, this also waits for the sync."""
+        """As `wait_written`. For a log that is synced after the write, the call also waits for the sync."""
         cdef EventQueue queue
         self.check_open()
         self.wait_written(True)
@@ -509,7 +512,7 @@ cdef class CompiledRegion:
                               "the change is in memory and will be written when the disk takes it")
 
 
-# What a call asks a change log with the GIL, in a change or read of one key.
+# Calls into a change log that release the GIL, for a change or read of one key.
 
 cdef wan_status changelog_look(wan_changelog *changelog, uint32_t bucket, uint64_t local_fence,
                                uint64_t sequence) noexcept nogil:
@@ -538,8 +541,8 @@ cdef bint changelog_holds_back(wan_changelog *changelog, uint32_t bucket, uint64
 
 
 cdef void move_queued(wan_changelog *changelog) noexcept nogil:
-    """Moves what is queued for the region into the streams of its buckets, and lets the buckets begin behind that.
-    Without memory, the rest stays where it is, and leaves from this member alone."""
+    """Moves the region's queued events into the streams of its buckets, and lets the buckets begin behind these events.
+    If memory runs out, the rest stays in place, and leaves from this member alone."""
     cdef const wan_feeds *feeds = wan_changelog_feeds(changelog)
     cdef wan_queue *queue
     cdef wan_stream_run run
@@ -554,7 +557,7 @@ cdef void move_queued(wan_changelog *changelog) noexcept nogil:
         memset(&place, 0, sizeof(place))
         while status == WAN_EMPTY:
             wan_lock_take(feeds.items[n].lock)
-            # The floors that the sender tells must stay below these events, which have new places.
+            # The tombstone watermarks that the sender announces must stay below these events in their new places.
             status = wan_queue_move_to_run(queue, &run, &place, MOVED_TOGETHER,
                                            (<gateway_queue *>feeds.items[n].owner).lowest_copied)
             wan_lock_release(feeds.items[n].lock)
@@ -571,7 +574,7 @@ cdef void move_queued(wan_changelog *changelog) noexcept nogil:
 
 
 cdef void note_firsts(attachment *attached, const wan_changelog *changelog) noexcept:
-    """Notes the first partition of the region's run in each attached queue. No change reads it yet."""
+    """Notes the first partition of the region's run in each attached queue. No change reads the note yet."""
     cdef const wan_feeds *feeds = wan_changelog_feeds(changelog)
     cdef uint32_t n, k
     for n in range(attached.count):
@@ -581,9 +584,9 @@ cdef void note_firsts(attachment *attached, const wan_changelog *changelog) noex
 
 
 cdef class OneWait:
-    """A context for many changes. The changes that this thread makes in the region while the context is entered are
-    waited for once, at its end. This is so, too, if the call ends with an error: the error then says that the stored
-    changes may not be on the disk."""
+    """A context for many changes. The changes of this thread in the region share a single wait, at the end of the
+    context. The wait happens too if the call ends with an error: the error then says that the stored changes may not be
+    on the disk."""
 
     def __cinit__(self, CompiledRegion state not None):
         self.state = state
@@ -615,7 +618,7 @@ cdef class OneWait:
 
 
 cdef class OneDeadline:
-    """A context for a call that makes several others in this thread: all of them end by its deadline."""
+    """A context for a call that makes several calls in this thread. All of the calls end by its deadline."""
 
     def __cinit__(self, CompiledRegion state not None):
         self.state = state
@@ -630,7 +633,8 @@ cdef class OneDeadline:
 
 
 cdef uint64_t enter_call(CompiledRegion self) except? 0:
-    """This thread begins a call of the region, which other calls may be part of. Returns what `leave_call` wants."""
+    """This thread begins a call of the region, and further calls may be part of the call. Returns the argument for
+    `leave_call`."""
     global wan_deadline_us
     cdef uint64_t outer = wan_deadline_us
     if self.route is not None:

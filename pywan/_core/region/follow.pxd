@@ -1,5 +1,5 @@
-# Owns what a replica of a bucket does with the changes that its primary sends: they take effect whatever is stored,
-# because inside a site the sequence decides, and its event enters the queues that the primary decided on. It runs for
+# Owns how a replica of a bucket follows the changes of its primary. A change takes effect against any stored version,
+# because inside a site the sequence decides, and the event enters the queues that the primary chose. The code runs for
 # each change.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -19,17 +19,17 @@ from pywan._core.region.region_state cimport MAX_ATTACHED, attachment, region_co
 
 
 cdef struct followed_entries:
-    # Entries of a bucket's stream on their way into a replica, one behind the other. All were checked.
+    # Entries of a bucket's stream on their way into a replica, back to back in memory. All entries were checked.
     const wan_changelog_entry *entry     # The next one,
     uint64_t sequence               # its sequence,
-    uint32_t done                   # and so many came before it.
-    uint32_t count                  # Of all of them.
-    const wan_changelog_entry *ahead     # The next one whose key is fetched into the processor's cache.
+    uint32_t done                   # Entries before the next entry.
+    uint32_t count                  # All entries together.
+    const wan_changelog_entry *ahead     # The next entry whose key is fetched into the processor's cache.
     wan_fetch fetch
 
 
 cdef struct followed_group:
-    # Entries that are followed under one hold, with the entry locks that are held for them.
+    # Entries that are followed under one hold, with the entry locks that are held for the entries.
     uint32_t count
     uint64_t hashes[CHANGES_PER_HOLD]
     uint64_t ahead_ms[CHANGES_PER_HOLD]    # As `look_at_stamp`.
@@ -37,7 +37,7 @@ cdef struct followed_group:
 
 
 cdef struct followed_events:
-    # The queues that an event enters here, with the room in them. In the order of the locks.
+    # The local queues that an event enters, with reserved room, in the order of the locks.
     uint32_t count
     gateway_queue *queues[MAX_ATTACHED]
     const wan_verdict *verdicts[MAX_ATTACHED]
@@ -52,15 +52,15 @@ cdef inline void followed_begin(followed_entries *entries, const wan_changelog_e
 
 
 cdef inline void followed_advance(followed_entries *entries) noexcept nogil:
-    """The next entry is here."""
+    """Goes on to the next entry."""
     entries.entry = <const wan_changelog_entry *>(<const uint8_t *>entries.entry + entries.entry.length)
     entries.sequence += 1
     entries.done += 1
 
 
 cdef inline void followed_fetch(const wan_table *table, followed_entries *entries) noexcept nogil:
-    """Fetches keys ahead, before the next entry is followed. `wan_fetch_hash` has the hashes of the next
-    CHANGES_PER_HOLD entries then, as far as they have records."""
+    """Fetches keys ahead, before the next entry is followed. `wan_fetch_hash` then has the hashes of the next
+    CHANGES_PER_HOLD entries, as far as the entries have records."""
     cdef wan_fetch *fetch = &entries.fetch
     cdef const wan_record *record
     while fetch.noted < min(entries.done + 2 * <uint32_t>WAN_FETCH_STEP, entries.count + <uint32_t>WAN_FETCH_STEP):
@@ -75,7 +75,7 @@ cdef inline void followed_fetch(const wan_table *table, followed_entries *entrie
 
 
 cdef inline const wan_verdict *verdict_of(const wan_changelog_entry *entry, uint64_t sender) noexcept nogil:
-    """What the primary decided for a sender. NULL: the sender has no part in the change there."""
+    """The primary's verdict for a sender. NULL: the sender has no part in the change at the primary."""
     cdef const wan_verdict *verdict = wan_changelog_entry_verdicts(entry)
     cdef const uint8_t *end = <const uint8_t *>verdict + entry.verdict_length
     while <const uint8_t *>verdict < end:
@@ -87,9 +87,9 @@ cdef inline const wan_verdict *verdict_of(const wan_changelog_entry *entry, uint
 
 cdef inline wan_status follow_reserve(attachment *attached, uint32_t bucket, uint64_t sequence,
                                       const wan_changelog_entry *entry, followed_events *events) noexcept nogil:
-    """Reserves room for the event in each queue here that it enters. A sender that this member has not is left out: the
-    region may be on more members than the sender. WAN_FULL, WAN_IO: a queue has no room. Under the entry lock, the
-    bucket's lock and those of the queues."""
+    """Reserves room for the event in each local queue that the event enters. A sender that does not exist at this
+    member is left out: the region may be on more members than the sender. WAN_FULL, WAN_IO: a queue has no room. Under
+    the entry lock, the bucket's lock and the locks of the queues."""
     cdef const wan_record *record = wan_changelog_entry_record(entry)
     cdef const wan_verdict *verdict
     cdef gateway_queue *gateway
@@ -121,8 +121,8 @@ cdef inline void follow_cancel(followed_events *events) noexcept nogil:
 
 cdef inline void follow_commit(const region_core *region, const wan_changelog_entry *entry,
                                followed_events *events) noexcept nogil:
-    """Writes the event into these queues. It is not ready before the primary tells that it counts. The primary's number
-    of the region is another one than that of this member."""
+    """Writes the event into these queues. The event is not ready before the primary announces the event as replicated.
+    The primary and this member have different numbers for the region."""
     cdef const wan_record *record = wan_changelog_entry_record(entry)
     cdef const wan_verdict *verdict
     cdef gateway_queue *gateway
@@ -148,7 +148,7 @@ cdef inline void follow_commit(const region_core *region, const wan_changelog_en
 
 cdef inline wan_outcome region_store_version(region_core *region, wan_shard *shard, const wan_changelog_entry *entry,
                                              uint64_t hash) noexcept nogil:
-    """Stores the version of an entry, whatever is there. Under the entry lock."""
+    """Stores the version of an entry, in place of any stored version. Under the entry lock."""
     cdef const wan_record *record = wan_changelog_entry_record(entry)
     cdef wan_change change
     cdef wan_outcome outcome
@@ -175,8 +175,8 @@ cdef inline wan_status note_impossible(uint64_t ahead_ms) noexcept nogil:
 
 
 cdef inline wan_status look_at_stamp(region_core *region, uint64_t stamp, uint64_t *ahead_ms) noexcept nogil:
-    """By how much the stamp is further ahead of the time than this member's clock follows; 0: it is not. WAN_CORRUPT:
-    it is further ahead than any clock can be."""
+    """By how much the stamp is further ahead of the time than this member's clock follows; 0: not further. WAN_CORRUPT:
+    the stamp is further ahead than any clock can be."""
     ahead_ms[0] = wan_clock_ahead_ms(region.clock, stamp)
     return WAN_OK if ahead_ms[0] <= WAN_CLOCK_WRONG_MS else note_impossible(ahead_ms[0])
 
@@ -185,8 +185,8 @@ cdef inline wan_status follow_held(region_core *region, attachment *attached, wa
                                    uint64_t hash, const wan_changelog_entry *entry,
                                    const wan_changelog_reservation *room, followed_events *events,
                                    wan_notifications *notifications) noexcept nogil:
-    """Takes the change into the table, the queues and the changes that listeners are told, or into none of them. Under
-    the entry lock, the bucket's lock and those of the attached queues."""
+    """Takes the change into the table, the queues and the pending notifications of listeners, or into none of them.
+    Under the entry lock, the bucket's lock and the locks of the attached queues."""
     cdef const wan_record *record = wan_changelog_entry_record(entry)
     cdef wan_status status
     events.count = 0
@@ -214,8 +214,8 @@ cdef inline wan_status follow_held(region_core *region, attachment *attached, wa
 
 cdef inline wan_status follow_look(region_core *region, uint32_t bucket, const followed_entries *entries,
                                    followed_group *group) noexcept nogil:
-    """Looks at the next entries up to one without a record, and finds how many go together. All of them have events, or
-    none has. WAN_CORRUPT: the first one cannot be."""
+    """Looks at the next entries up to an entry without a record, and finds how many entries form one group. Either all
+    entries of a group have events, or none has. WAN_CORRUPT: the first entry is impossible."""
     cdef const wan_changelog_entry *entry = entries.entry
     cdef const wan_record *record
     cdef uint64_t hash, bytes = 0
@@ -232,7 +232,7 @@ cdef inline wan_status follow_look(region_core *region, uint32_t bucket, const f
         status = look_at_stamp(region, record.stamp, &group.ahead_ms[n])
         if status == WAN_OK and wan_table_bucket(&region.table, hash).number != bucket:
             status = note_bad_key(bucket)
-        if status != WAN_OK:        # Those before it are followed.
+        if status != WAN_OK:        # The entries before are followed.
             return status if n == 0 else WAN_OK
         group.hashes[n], group.locks.shards[n] = hash, wan_table_shard(&region.table, hash)
         group.count = n + 1
@@ -242,9 +242,9 @@ cdef inline wan_status follow_look(region_core *region, uint32_t bucket, const f
 
 cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucket, uint64_t timeline, uint64_t epoch,
                                              followed_entries *entries, uint64_t *most_ahead_ms) noexcept nogil:
-    """The part of `region_follow` for entries with records. Some of them share one hold of all locks: each is free for
-    longer between two holds than between two entries, so threads that wait for it do not sleep. The fetches go on under
-    the locks, because an atomic operation would wait for them."""
+    """The part of `region_follow` for entries with records. Several entries share one hold of all locks: each lock is
+    free for longer between two holds than between two entries, so waiting threads do not sleep. The fetches go on under
+    the locks, because an atomic operation would wait for the fetches."""
     cdef followed_group group
     cdef followed_events events
     cdef wan_changelog_reservation room
@@ -260,9 +260,9 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
     if status != WAN_OK:
         return status
     if wan_changelog_is_queue_only(region.changelog, bucket):
-        notifications = NULL            # Listeners are told where the entries are.
+        notifications = NULL            # Listeners are notified where the entries are.
     group.count = entry_locks_take(&group.locks, group.count)
-    attached = region.attached if has_events else NULL      # These queues until the entry locks are free.
+    attached = region.attached if has_events else NULL      # The same queues until the entry locks are free.
     status = wan_changelog_follow(region.changelog, bucket, timeline, epoch, entries.sequence, entries.entry, &room)
     if status == WAN_OK:
         queue_locks_take(attached)
@@ -277,7 +277,7 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
                                    <uint32_t>(group.locks.shards[n] - region.table.shards))
             if group.ahead_ms[n] == 0:
                 highest = max(highest, wan_changelog_entry_record(entry).stamp)
-            else:                   # The sequence decides here, so the change counts as it is.
+            else:                   # The sequence decides here, so the change is valid as sent.
                 most_ahead_ms[0] = max(most_ahead_ms[0], group.ahead_ms[n])
             followed_advance(entries)
             n += 1
@@ -295,11 +295,11 @@ cdef inline wan_status region_follow_changes(region_core *region, uint32_t bucke
 
 cdef inline wan_status region_follow(region_core *region, uint32_t bucket, uint64_t timeline, uint64_t epoch,
                                      followed_entries *entries, uint64_t *most_ahead_ms) noexcept nogil:
-    """Applies entries to which a primary gave their sequences, and keeps them in the replica's change log: the next
-    one, and perhaps some behind it. With WAN_OK, and with WAN_EMPTY for one that is here already, `entries` is behind
-    them. Statuses as `wan_changelog_follow` and `follow_reserve`; WAN_CORRUPT: the key belongs to another bucket, or
-    the stamp cannot be. The detail says why. `most_ahead_ms` is raised to how far a stamp is ahead, if this member's
-    clock does not follow it."""
+    """Applies entries to which a primary gave their sequences, and keeps the entries in the replica's change log: the
+    next entry, and perhaps some entries behind it. After WAN_OK, and after WAN_EMPTY for an entry that the replica has
+    already, `entries` is behind the entry. Statuses as `wan_changelog_follow` and `follow_reserve`; WAN_CORRUPT: the
+    key belongs to a different bucket, or the stamp is impossible. The detail says why. `most_ahead_ms` is raised to the
+    distance of a stamp from the time, if this member's clock does not follow the stamp."""
     cdef const wan_changelog_entry *entry = entries.entry
     cdef wan_changelog_reservation room
     cdef wan_status status
@@ -316,16 +316,16 @@ cdef inline wan_status region_follow(region_core *region, uint32_t bucket, uint6
             wan_changelog_followed(region.changelog, &room, entry, WAN_NO_SHARD)
             wan_changelog_follow_end(region.changelog, &room)
     if status == WAN_OK or status == WAN_EMPTY:
-        followed_fetch(&region.table, entries)      # The entries behind it count on that.
+        followed_fetch(&region.table, entries)      # The entries behind this entry rely on the fetch.
         followed_advance(entries)
     return status
 
 
 cdef inline wan_status region_learn(region_core *region, uint32_t bucket,
                                     const wan_changelog_entry *entry) noexcept nogil:
-    """Stores an entry of a snapshot. A destroy that found 8 bytes is a tombstone of that age in milliseconds; an entry
-    with the outcome WAN_MISSING has lost its value. WAN_CORRUPT: the key belongs to another bucket, or the stamp cannot
-    be. WAN_NO_MEMORY."""
+    """Stores an entry of a snapshot. A destroy with 8 bytes as its found value is a tombstone of that age in
+    milliseconds; an entry with the outcome WAN_MISSING has lost its value. WAN_CORRUPT: the key belongs to a different
+    bucket, or the stamp is impossible. WAN_NO_MEMORY."""
     cdef const wan_record *record = wan_changelog_entry_record(entry)
     cdef uint64_t hash = wan_key_hash(wan_record_key(record), record.key_length, record.key_form)
     cdef uint64_t ahead_ms, now_ms, age_ms, made_ms
@@ -350,14 +350,14 @@ cdef inline wan_status region_learn(region_core *region, uint32_t bucket,
     if outcome == WAN_OUT_OF_MEMORY:
         wan_note(WAN_NO_MEMORY, "no memory for the changes of bucket %u", bucket)
         return WAN_NO_MEMORY
-    if ahead_ms == 0:               # Who made the others is not known: the primary may only hand them on.
+    if ahead_ms == 0:               # Stamps further ahead have an unknown origin: the primary may only pass them on.
         wan_clock_see(region.clock, record.stamp)
     return WAN_OK
 
 
 cdef inline gateway_queue *queue_of(const region_core *region, uint64_t sender, uint32_t *first) noexcept nogil:
-    """The attached queue of a sender, and the first partition of the region's run. NULL: there is none. Under an entry
-    lock."""
+    """The attached queue of a sender, and the first partition of the region's run. NULL: no attached queue. Under an
+    entry lock."""
     cdef const attachment *attached = region.attached
     cdef uint32_t n
     for n in range(attached.count if attached != NULL else 0):
@@ -374,7 +374,7 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_sna
     cdef uint64_t before, ahead_ms
     cdef wan_partition *partition
     cdef wan_status status = WAN_OK
-    if gateway == NULL:                     # This member has not the sender.
+    if gateway == NULL:                     # This member does not have the sender.
         return WAN_OK
     if event.length:
         status = look_at_stamp(region, record.stamp, &ahead_ms)
@@ -385,13 +385,13 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_sna
     before = gateway.queue.events + gateway.queue.conflated
     partition = &gateway.queue.partitions[first + bucket]
     if event.is_begin:
-        partition.begun = max(partition.begun, event.sequence)      # Others may have more than the one that teaches.
+        partition.begun = max(partition.begun, event.sequence)      # Further replicas may have more.
         wan_queue_lack(&gateway.queue, first + bucket, max(partition.lacks, event.sequence))
     if event.length == 0:
         status = wan_queue_remove_through(&gateway.queue, first + bucket, event.sequence)
     else:
         status = wan_queue_restore(&gateway.queue, first + bucket, event.sequence, record)
-        if gateway.queue.events + gateway.queue.conflated > before:     # It was not known, and may replace another one.
+        if gateway.queue.events + gateway.queue.conflated > before:     # The event is new, and may replace one.
             queue_note_copy(gateway, record)
             gateway.counts.queued += 1
             gateway.counts.received += 1
@@ -401,7 +401,7 @@ cdef inline wan_status learn_event(region_core *region, uint32_t bucket, wan_sna
 
 cdef inline wan_status region_learn_events(region_core *region, uint32_t bucket, wan_snapshot_event *event,
                                            uint32_t count) noexcept nogil:
-    """Takes the queued events of a snapshot, of the senders that this member has. What is known stays. The records get
+    """Takes the queued events of a snapshot, for the senders that this member has. Known events stay. The records get
     this member's number of the region."""
     cdef wan_shard *shard = &region.table.shards[region.table.buckets[bucket].first_shard]
     cdef wan_status status = WAN_OK

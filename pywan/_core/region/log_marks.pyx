@@ -1,5 +1,6 @@
-# Owns the wait of an acknowledgement that leaves the process. A site or a task of Spark is told nothing that the logs
-# of this process could still lose, whatever `disk-synchronous` says to callers in this process.
+# Owns the wait before an acknowledgement leaves the process. A remote site or a task of Spark gets no acknowledgement
+# of records that a log of the process could still lose. The setting `disk-synchronous` has no effect on the wait: it
+# concerns callers inside the process.
 from pywan._core.c_base cimport *
 from pywan._core.log.committer cimport FOR_EVENTS, committer_given, committer_wake, log_committer
 from pywan._core.queue.event_queue cimport EventQueue
@@ -8,9 +9,9 @@ from pywan._core.region.region cimport RegionCore
 
 
 cdef dict log_marks(cores, bint hurry):
-    """Returns where the logs of these regions, and of the queues attached to them, end now: by the owner of each log,
-    how many records were given to the log so far. `hurry`: the committers write now, and not at the end of their
-    intervals."""
+    """Returns the present ends of the logs of the regions, and of the queues attached to the regions: by the owner of
+    each log, how many records were given to the log so far. `hurry`: the committers write now, and not at the end of an
+    interval."""
     cdef dict marks = {}
     cdef CompiledRegion state
     cdef EventQueue queue
@@ -34,8 +35,8 @@ cdef uint64_t log_end(log_committer *committer, bint hurry) noexcept:
 
 
 cdef int wait_log_marks(dict marks) except -1:
-    """Returns when each log has all records up to its mark. A regular end of the process, or its kill, loses none of
-    these records. DiskError if a disk does not take them."""
+    """Returns when each log has all records up to its mark. A regular end of the process, or a kill, loses no such
+    record. DiskError if a disk does not take the records."""
     for owner, given in marks.items():
         if isinstance(owner, EventQueue):
             owner.wait_records(given)

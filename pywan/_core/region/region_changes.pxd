@@ -5,7 +5,7 @@ from pywan._core.region.region_state cimport condition
 
 cdef class Condition:
     cdef condition wanted
-    cdef object holder      # Of the expected value.
+    cdef object holder      # Keeps the expected value alive.
 
     cdef object found(self)
 

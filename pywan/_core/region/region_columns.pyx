@@ -72,7 +72,7 @@ cdef object region_put_columns(CompiledRegion self, keys, values, operations, ti
             free(result.rows)
             free(result.reasons)
             raise
-        result.stopped = WAN_OK         # We go on from the row that found no room. That is no failure yet.
+        result.stopped = WAN_OK         # We go on from the row that found no room: no failure yet.
         with nogil:
             wan_wait_change(&never, 0, 5)
     refusal = None
@@ -119,8 +119,8 @@ cdef object region_put_columns(CompiledRegion self, keys, values, operations, ti
 
 cdef int64_t put_rows_shared(CompiledRegion self, Column key_column, Column value_column, operations, timestamps,
                              const bulk_result *result, list failures) except -1:
-    """Puts the rest of the rows when other members came to hold the region during the call. Returns how many rows took
-    effect."""
+    """Puts the rest of the rows when further members came to hold the region during the call. Returns how many rows
+    took effect."""
     from pywan.errors import BatchError, ConnectivityError
     if result.sequence and self.wait_stable(result.bucket, result.local_fence, result.sequence,
                                             wan_monotonic_us()) != WAN_OK:

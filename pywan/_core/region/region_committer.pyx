@@ -1,4 +1,4 @@
-# Owns the region's part in the work of its committer: when there is work, and in which order a round does it.
+# Owns the region's part in the work of the committer: when work is due, and in which order a round does the work.
 from libc.stdint cimport uint8_t, uint32_t
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
@@ -22,8 +22,8 @@ cdef void region_committer_init(region_log *log, uint8_t synchronous, uint32_t f
 
 
 cdef uint32_t work_of_region(void *itself, bint stopping) noexcept nogil:
-    """There is work now if records are pending. Otherwise a sweep may be worth it now and then: it makes room for this
-    log or for others in the store."""
+    """Pending records are work for now. Otherwise a sweep may be worth its price now and then: a sweep makes room for
+    the log or for more logs in the store."""
     cdef region_log *log = <region_log *>itself
     cdef bint waits
     wan_lock_take(&log.lock)
@@ -35,22 +35,23 @@ cdef uint32_t work_of_region(void *itself, bint stopping) noexcept nogil:
 
 
 cdef wan_status round_of_region(void *itself, uint32_t work) noexcept nogil:
-    """Runs one round of the committer: a sweep if it is worth it, the pending records, and then the shortening of the
-    log."""
+    """Runs one round of the committer: a sweep if the sweep is worth the price, the pending records, and then the
+    shortening of the log."""
     cdef region_log *log = <region_log *>itself
-    # A round that failed took records and did not write them. Records that became pending since are written after them.
+    # A round that failed took records and did not write them. Records that became pending since are written afterwards.
     cdef bint late = log.records.taken.used != 0, waits_for_room = log.committer.tried != 0
     cdef wan_status status = WAN_OK
     if waits_for_room:
-        # What makes the log shorter comes first: then a sweep need not keep what it replaces.
+        # Records that make the log shorter come first: then a sweep need not keep the replaced versions.
         status = region_log_pass(log)
         if status == WAN_FULL:
             status = WAN_OK
     if status == WAN_OK and region_log_wants_sweep(log):
-        status = region_log_sweep(log)      # Before the write, while there is room.
+        status = region_log_sweep(log)      # Before the write, while the log has room.
     if status == WAN_OK:
         status = region_log_write_behind(log)
-    # There is no room: now a sweep is worth any gain. If there was none before, it has to be worth its price.
+    # The log has no room: now a sweep is worth any gain. If the log had no room before, the sweep has to be worth the
+    # price.
     if status == WAN_FULL and region_log_may_shrink(log) and (not waits_for_room or region_log_gains(log)):
         status = region_log_sweep(log)
         if status == WAN_OK:
@@ -60,23 +61,23 @@ cdef wan_status round_of_region(void *itself, uint32_t work) noexcept nogil:
     if status == WAN_OK and late:
         status = region_log_write_behind(log)
     if status == WAN_OK:
-        # A failure here does no harm: what is durable stays so, and the next commit tries again.
+        # A failure here does no harm: durable records stay durable, and the next commit tries again.
         region_log_shorten(log)
     region_log_end_moving(log)
     return status
 
 
 cdef wan_status write_block_of_region(void *itself) noexcept nogil:
-    """Writes the pending records if one write is enough. Otherwise it returns WAN_SLOW."""
+    """Writes the pending records if one write is enough. Otherwise returns WAN_SLOW."""
     return region_log_write(<region_log *>itself, True)
 
 
 cdef void rest_of_region(void *itself) noexcept nogil:
-    """Gives back memory while there is nothing to do."""
+    """Gives back memory while the committer has no work."""
     cdef region_log *log = <region_log *>itself
     pending_rest(&log.records, &log.lock, wan_monotonic_us())
 
 
 cdef wan_status seal_region(void *itself) noexcept nogil:
-    """Ends the log, in which nothing is left to write."""
+    """Ends the log. All records are written."""
     return wan_log_seal(&(<region_log *>itself).committer.log, NULL, 0)

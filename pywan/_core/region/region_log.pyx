@@ -1,10 +1,9 @@
-# Owns the blocks of a persistent region's log.
-#
-# Each change is a record with its version. It is given to the log as it is applied to the table (put.pxd). Recovery
-# applies the records again under the same rule: the later version wins. So neither their order matters, nor that a
-# record comes twice. There are two exceptions. A removal on this member only takes out what stands before it in the
-# log, up to its version. A change that took the place of a later version (a resolver let it, or the clock was repaired)
-# names that version, and takes its place again.
+# Owns the blocks of a persistent region's log. Each change is a record with its version. The record is given to the log
+# as the change is applied to the table (put.pxd). Recovery applies the records again under the same rule: the later
+# version wins. So neither the order of the records nor a duplicate matters. The rule has two exceptions. A removal on
+# this member only takes out versions that stand before the removal in the log, up to the version of the removal. A
+# change that replaced a later version (a resolver let it, or the clock was repaired) names the replaced version, and
+# replaces that version again.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
@@ -22,9 +21,9 @@ cdef inline uint64_t most_of_block(const region_log *log) noexcept nogil:
 
 cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wan_buffer *records,
                                         uint64_t *written) noexcept nogil:
-    """Writes the records from the byte `written` on; then `written` says how far it came. The blocks fit into an
-    ordinary segment: the log is shortened by segments, so these should be small. If the log has a limit, a block has a
-    quarter of the usual bytes, so that little of each segment stays empty."""
+    """Writes the records from the byte `written` on; then `written` says where the writing ended. The blocks fit into
+    an ordinary segment: the log is shortened by segments, so segments should be small. If the log has a limit, a block
+    has a quarter of the usual bytes, so that little of each segment stays empty."""
     cdef wan_part part
     cdef uint32_t segment
     cdef uint8_t kinds
@@ -55,7 +54,7 @@ cdef wan_status region_log_write_blocks(region_log *log, uint32_t kind, const wa
 
 
 cdef void clear_smaller(uint8_t *records, uint64_t length) noexcept nogil:
-    """Takes out of records that are written now what nobody but this process reads."""
+    """Clears the parts of records to write now that only this process reads."""
     cdef wan_logged *record
     cdef uint64_t at = 0
     while at < length:
@@ -65,8 +64,8 @@ cdef void clear_smaller(uint8_t *records, uint64_t length) noexcept nogil:
 
 
 cdef bint is_one_write(const region_log *log) noexcept nogil:
-    """Whether the pending records are one block, which the log takes as it is. While records are moved they are not:
-    the moved ones come first. Under the log's lock."""
+    """Whether the pending records are one block, which the log takes unchanged. False while records are moved: the
+    moved records come first. Under the log's lock."""
     cdef uint64_t length = log.records.pending.used
     if log.records.taken.used != 0 or log.moving.segments != 0 or length > most_of_block(log):
         return False
@@ -74,8 +73,8 @@ cdef bint is_one_write(const region_log *log) noexcept nogil:
 
 
 cdef wan_status region_log_write(region_log *log, bint in_one_write) noexcept nogil:
-    """Writes the pending records to the disk. The caller has the committer's role. With `in_one_write` it writes only
-    if one write is enough; otherwise it does nothing and returns WAN_SLOW."""
+    """Writes the pending records to the disk. The caller has the committer's role. If `in_one_write` is set, writes
+    only if one write is enough; otherwise does nothing and returns WAN_SLOW."""
     cdef uint64_t given
     cdef wan_status status
     wan_lock_take(&log.lock)

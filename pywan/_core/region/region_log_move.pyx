@@ -1,4 +1,4 @@
-# Owns the shortening of a region's log, from its oldest segment on: a record that is still the current version lives,
+# Owns the shortening of a region's log, from its oldest segment on. A record that is still the current version lives,
 # and is appended again; the rest is history. Near the limit of the store a sweep goes over the whole log.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
@@ -15,17 +15,18 @@ from pywan._core.region.region_state cimport region_log
 
 
 cdef enum:
-    # The store is near its limit when it has less room than for so many segments. Then a sweep moves what lives
-    # together before anything else is written.
+    # The store is near its limit when the free bytes are less than this number of segments. Then a sweep moves the live
+    # records together before any new record is written.
     NEAR_LIMIT_SEGMENTS = 8
-    # A sweep moves what lives out of so many segments in one commit, so that the price of a commit has a limit.
+    # A sweep moves the live records out of this number of segments in one commit, so that the price of a commit has a
+    # limit.
     NEAR_LIMIT_MOVED = 16
-    # While changes wait for room, a sweep may find less than a segment of history so long after the last one.
+    # While changes wait for room, a sweep may free less than a segment if this time has passed since the last sweep.
     SWEEP_AGAIN_US = 1000000
 
 
 cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
-    """About how many bytes the living records of the log have."""
+    """About how many bytes the live records of the log have."""
     cdef uint64_t total = 0
     for n in range(log.region.table.shard_count):
         total += wan_read(&log.region.table.shards[n].bytes) + wan_table_shrunk_log_bytes(&log.region.table.shards[n])
@@ -33,14 +34,14 @@ cdef uint64_t region_log_live_bytes(const region_log *log) noexcept nogil:
 
 
 cdef inline bint region_log_has_room(const region_log *log, uint32_t segments) noexcept nogil:
-    """Whether the log has room for so many segments."""
+    """Whether the log has room for this number of segments."""
     return (not log.committer.log.disk_is_full
             and wan_log_room(&log.committer.log) >= segments * wan_log_segment_bytes(&log.committer.log))
 
 
 cdef wan_status add_once(wan_buffer *records, wan_item_set *added, const wan_logged *record) noexcept nogil:
-    """Adds the record, unless the set says that a record of its key is there. The log has copies of a record where a
-    move failed, or a crash ended it."""
+    """Adds the record, unless the set has a record of its key. The log has copies of a record where a move failed, or a
+    crash ended the move."""
     cdef uint64_t *slot
     cdef uint64_t at = records.used
     cdef wan_status status = wan_item_set_find(added, records, record, &slot)
@@ -52,8 +53,8 @@ cdef wan_status add_once(wan_buffer *records, wan_item_set *added, const wan_log
 
 
 cdef bint region_log_keeps_marks(region_log *log, uint64_t stamp) noexcept nogil:
-    """Whether a mark with this stamp has to be moved though there is a newer one: the newer one may be pending still. A
-    mark says up to which stamp destroys may have been forgotten."""
+    """Whether a mark with this stamp has to be moved although a newer mark exists: the newer mark may be pending still.
+    A mark is the stamp up to which destroys may have been forgotten."""
     cdef bint is_void = stamp > wan_read(&log.region.let_go), keeps
     wan_lock_take(&log.lock)
     keeps = log.moving.alone and not (is_void and log.committer.durable >= log.reset_given)
@@ -63,8 +64,8 @@ cdef bint region_log_keeps_marks(region_log *log, uint64_t stamp) noexcept nogil
 
 cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
                                 const uint8_t *data) noexcept nogil:
-    """Reads one part of a block. Adds the records that live to `moving.records` and, with `moving.alone`, the others to
-    `moving.superseded`."""
+    """Reads one part of a block. Adds the live records to `moving.records`. If `moving.alone` is set, adds all other
+    records to `moving.superseded`."""
     cdef region_log *log = <region_log *>owner
     cdef const wan_logged *record
     cdef wan_shard *shard
@@ -78,9 +79,9 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
         at += wan_logged_length(record)
         change_from_logged(&change, record, wan_key_hash(wan_logged_key(record), record.key_length, record.key_form))
         if record.kinds & WAN_LOGGED_MARK:
-            if record.kinds & WAN_LOGGED_FORGET:      # It is not moved: behind it in the log there are later stamps.
+            if record.kinds & WAN_LOGGED_FORGET:      # Not moved: later parts of the log have later stamps.
                 continue
-            # The newest mark of each kind is moved. The others are moved too while a newer one may be pending still.
+            # The newest mark of each kind is moved. Older marks are moved too while a newer mark may be pending still.
             if (region_log_keeps_marks(log, record.stamp) or record.stamp == wan_read(&log.region.mark)
                     or record.stamp == wan_read(&log.region.let_go)):
                 status = wan_buffer_add(&log.moving.records, record, wan_logged_length(record))
@@ -102,8 +103,8 @@ cdef wan_status region_log_move(void *owner, uint32_t index, uint64_t commit, co
 
 
 cdef wan_status region_log_read_oldest(region_log *log, uint32_t most, bint alone) noexcept nogil:
-    """Reads into `moving.records` what lives in the oldest segments: up to `most` of them, and no more than about half
-    a segment of bytes."""
+    """Reads the live records of the oldest segments into `moving.records`: up to `most` segments, and no more than
+    about half a segment of bytes."""
     cdef wan_log_reader reader
     cdef wan_status status = WAN_OK
     cdef uint32_t end = log.committer.log.writing, n
@@ -115,8 +116,8 @@ cdef wan_status region_log_read_oldest(region_log *log, uint32_t most, bint alon
     memset(&reader, 0, sizeof(reader))
     reader.owner = log
     reader.part = region_log_move
-    # A process that ended while it moved records left copies of them in the newest segments. Those records live
-    # already, so we read the newest segments first and do not move them again.
+    # A process that ended while it moved records left copies in the newest segments. These records live already, so we
+    # read the newest segments first and do not move the records again.
     if not log.moving.has_moved:
         end = max(end, 2) - 1
         for n in range(end, log.committer.log.writing + 1):
@@ -133,17 +134,17 @@ cdef wan_status region_log_read_oldest(region_log *log, uint32_t most, bint alon
 
 
 cdef wan_status region_log_write_behind(region_log *log) noexcept nogil:
-    """Writes the pending records. All moved records have to be on the disk before that. If some are not, they have to
-    be read again."""
+    """Writes the pending records. All moved records have to be on the disk before the pending records. If some are not,
+    they have to be read again."""
     if log.moving.written < log.moving.records.used:
         log.moving.segments = 0
     return region_log_write(log, False)
 
 
 cdef wan_status region_log_drop_oldest(region_log *log, uint32_t most, bint alone) noexcept nogil:
-    """Moves what lives out of the oldest segments, at most `most` of them, and drops them. `alone`: the pending records
-    are not written in between. If this fails, the next call goes on where it failed, so a disk that fails again and
-    again is not filled with replicas."""
+    """Moves the live records out of the oldest segments, at most `most` segments, and drops these segments. `alone`:
+    the pending records are not written in between. If the move fails, the next call goes on from the failure, so a disk
+    that fails again and again does not fill with copies."""
     cdef wan_status status = WAN_OK
     if log.moving.segments == 0 or (alone and not log.moving.alone):
         status = region_log_read_oldest(log, most, alone)
@@ -153,9 +154,9 @@ cdef wan_status region_log_drop_oldest(region_log *log, uint32_t most, bint alon
             log.moving.segments = 0
     if status == WAN_OK:
         status = region_log_write_blocks(log, WAN_PART_MOVED, &log.moving.records, &log.moving.written)
-    # A pending record may have taken the place of a version in these segments. It has to be on the disk before that
-    # version goes. It also has to stand behind the moved records: what was destroyed meanwhile must not come back once
-    # the record of the destroy is history.
+    # A pending record may have replaced a version in these segments. The pending record has to be on the disk before
+    # the version goes. It also has to stand behind the moved records: a key that was destroyed meanwhile must not come
+    # back once the record of the destroy is history.
     if status == WAN_OK and not log.moving.alone:
         status = region_log_write_behind(log)
     if status == WAN_OK:
@@ -171,13 +172,13 @@ cdef wan_status region_log_shorten(region_log *log) noexcept nogil:
     while (status == WAN_OK and log.committer.log.writing >= LOG_SEGMENTS_KEPT
            and log.committer.log.bytes > 3 * region_log_live_bytes(log)
            and region_log_has_room(log, NEAR_LIMIT_SEGMENTS + 2)):
-        # Several at once, so that the log loses more than it gets meanwhile.
+        # Several segments at once, so that the log loses more than it gains meanwhile.
         status = region_log_drop_oldest(log, MOVED_SEGMENTS_MAX, False)
     return status
 
 
 cdef bint region_log_pending_fits(region_log *log) noexcept nogil:
-    """Whether there is room for the pending records beside what lives in the two oldest segments."""
+    """Whether the log has room for the pending records beside the live records of the two oldest segments."""
     cdef uint64_t pending
     wan_lock_take(&log.lock)
     pending = log.records.pending.used + log.records.taken.used - log.written
@@ -187,8 +188,8 @@ cdef bint region_log_pending_fits(region_log *log) noexcept nogil:
 
 
 cdef bint region_log_may_shrink(region_log *log) noexcept nogil:
-    """Whether, near the limit, another sweep could find less that lives: records were written since the last sweep
-    began, or became pending since it looked what to keep."""
+    """Whether, near the limit, a further sweep could find fewer live records: records were written since the last sweep
+    began, or became pending since the sweep chose the records to keep."""
     if log.committer.log.count == 0 or region_log_has_room(log, NEAR_LIMIT_SEGMENTS):
         return False
     if log.committer.log.disk_is_full and not region_log_gains(log):
@@ -199,11 +200,11 @@ cdef bint region_log_may_shrink(region_log *log) noexcept nogil:
 
 cdef wan_status region_log_sweep(region_log *log) noexcept nogil:
     """Begins or continues a sweep, near the limit of the store. A sweep goes over the whole log once, a part in each
-    commit, also if more than a third of the log lives. The pending records are written here only if that leaves room
-    for moving more."""
+    commit, also if more than a third of the log lives. The pending records are written here only if the write leaves
+    room for moving more."""
     cdef uint32_t moved = 0
     cdef wan_status status = WAN_OK
-    # A log without segments has nothing to sweep: the disk was full as it was opened.
+    # A log without segments has nothing to sweep: the disk was full when the log was opened.
     if log.committer.log.count == 0 or not wan_log_take_reserve(&log.committer.log):
         return WAN_OK
     if log.moving.sweep_end == 0:
@@ -223,14 +224,15 @@ cdef wan_status region_log_sweep(region_log *log) noexcept nogil:
 
 
 cdef bint region_log_wants_sweep(region_log *log) noexcept nogil:
-    """Whether a sweep is worth its price: this log or others may need room, and part of this log may be history."""
+    """Whether a sweep is worth its price: this log or a log of the same store may need room, and part of this log may
+    be history."""
     cdef uint64_t segment = wan_log_segment_bytes(&log.committer.log)
     if not region_log_may_shrink(log):
         return False
     if log.moving.sweep_end:
         return True
     # The last sweep may have kept records that were superseded by changes which have been written since. The log has to
-    # grow by `most` bytes at least before a sweep is worth it; in a small store that is less than some segments.
+    # grow by `most` bytes at least before a sweep is worth its price; in a small store this is less than some segments.
     cdef uint64_t most = min(max(segment, wan_log_record_bytes(&log.committer.log) // 2), LOG_SEGMENTS_KEPT * segment)
     return (log.committer.log.bytes >= log.moving.bytes_after_sweep + max(log.moving.bytes_after_sweep // 8, most)
             or log.committer.log.bytes > 3 * region_log_live_bytes(log) + 2 * segment)
@@ -238,12 +240,12 @@ cdef bint region_log_wants_sweep(region_log *log) noexcept nogil:
 
 cdef bint region_log_gains(const region_log *log) noexcept nogil:
     """Whether a sweep is worth its price where changes wait for room: a segment of records became history since the
-    last one ended, or that was a while ago, or the log ends."""
+    last sweep ended, or that sweep was a while ago, or the log ends."""
     cdef uint64_t was = log.moving.bytes_after_sweep, live = region_log_live_bytes(log)
     cdef uint64_t segment = wan_log_segment_bytes(&log.committer.log)
     if log.moving.sweep_end or wan_flag_read(&log.committer.stop):
         return True
-    if was == 0:        # None has ended yet. On a full disk a sweep may have to write a log of any length.
+    if was == 0:        # No sweep has ended. On a full disk a sweep may have to write a log of any length.
         return not log.committer.log.disk_is_full or log.committer.log.bytes >= live + 2 * segment
     return (log.committer.log.bytes + log.moving.live_after_sweep >= was + live + segment
             or wan_monotonic_us() >= log.moving.swept_us + SWEEP_AGAIN_US)

@@ -1,5 +1,5 @@
-# Owns what happens to pending records while a store has no room for some of them (docs/decisions/0100): those that make
-# the log shorter pass the others, and are written. The others wait, in their order, until there is room.
+# Owns the order of pending records while a store has no room for some records (docs/decisions/0100). Records that make
+# the log shorter pass the rest, and are written. The rest waits, in order, until the store has room.
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memcpy, memset
@@ -16,11 +16,11 @@ from pywan._core.region.region_state cimport passed_record, region_log
 
 
 cdef struct waiting_records:
-    wan_buffer smaller      # Those that are written now.
-    wan_buffer others       # Those that wait for room.
+    wan_buffer smaller      # Records to write now.
+    wan_buffer others       # Records that wait for room.
     wan_item_set newest     # The last pending record of each key.
-    wan_buffer hashes       # Of the keys that have a record which waits, in ascending order.
-    wan_buffer passed       # What `log.passed` becomes: a passed_record each.
+    wan_buffer hashes       # Hashes of the keys that have a waiting record, in ascending order.
+    wan_buffer passed       # The next `log.passed`: a passed_record each.
     wan_buffer left         # Their numbers.
 
 
@@ -35,14 +35,14 @@ cdef inline bint is_smaller(const wan_logged *record) noexcept nogil:
 
 
 cdef wan_status gather_pending(region_log *log, uint64_t *given) noexcept nogil:
-    """Joins what earlier rounds took and did not write with what became pending since, and notes the numbers and keys
-    of all of it. `given`: how many records were given up to here."""
+    """Joins the records that earlier rounds took and did not write with the records that became pending since, and
+    notes the numbers and keys of all records. `given`: how many records were given up to here."""
     cdef wan_buffer *taken = &log.records.taken
     cdef wan_buffer *pending = &log.records.pending
     cdef const wan_logged *record
     cdef passed_record noted
-    # The records that were taken before are noted already, if others passed them. The rest has numbers that follow each
-    # other.
+    # The numbers of records that were taken earlier are noted already, if later records passed them. The rest has
+    # consecutive numbers.
     cdef uint64_t fresh = taken.used if log.passed.used else log.written, at = fresh, count = 0
     cdef wan_status status
     while at < taken.used:
@@ -73,8 +73,8 @@ cdef wan_status gather_pending(region_log *log, uint64_t *given) noexcept nogil:
 
 cdef wan_status add_smaller(region_log *log, waiting_records *found, const wan_logged *record,
                             bint is_last) noexcept nogil:
-    """Adds a record to those that are written now. If a later one of its key is written behind it, its value is not
-    needed. Recovery needs the rest of it only if a record took the place of a later version."""
+    """Adds a record to the records to write now. If a later record of the key is written behind the record, the value
+    is not needed. Recovery needs the rest of the record only if a record replaced a later version."""
     cdef wan_logged head
     cdef uint64_t length
     cdef wan_status status
@@ -88,16 +88,16 @@ cdef wan_status add_smaller(region_log *log, waiting_records *found, const wan_l
     status = wan_buffer_reserve(&found.smaller, length)
     if status == WAN_OK:
         wan_logged_write(found.smaller.bytes + found.smaller.used, length, head, wan_logged_key(record),
-                         wan_logged_key(record))       # It has no bytes of a value.
+                         wan_logged_key(record))       # No bytes of a value.
         found.smaller.used += length
         found.smaller.count += 1
     return status
 
 
 cdef wan_status divide(region_log *log, waiting_records *found) noexcept nogil:
-    """Divides the records into those that are written now and those that wait. The records of one key stay in their
-    order. A record that waits is the last one of its key. Earlier ones of the key that would wait too are left out,
-    because it replaces them; but not if one took the place of a later version: then all records of the key wait."""
+    """Divides the records into records to write now and records that wait. The records of a key stay in order. A
+    waiting record is the last record of its key. Earlier records of the key that would wait too are left out, because
+    the last record replaces them. But if a record replaced a later version, all records of the key wait."""
     cdef const wan_buffer *taken = &log.records.taken
     cdef const wan_logged *record
     cdef const wan_logged *last
@@ -160,8 +160,8 @@ cdef wan_status add_hashes(wan_buffer *hashes, const wan_buffer *records, uint64
 
 
 cdef wan_status note_left(region_log *log, waiting_records *found, uint64_t written) noexcept nogil:
-    """Finds the numbers of the records that are not on the disk: those whose key has a record that waits, or one of
-    `found.smaller` from the byte `written` on."""
+    """Finds the numbers of the records that are not on the disk. The key of a missing record has a waiting record, or a
+    record of `found.smaller` from the byte `written` on."""
     cdef const passed_record *passed = <const passed_record *>log.passed.bytes
     cdef uint64_t n
     cdef wan_status status = add_hashes(&found.hashes, &found.smaller, written)
@@ -178,7 +178,7 @@ cdef wan_status note_left(region_log *log, waiting_records *found, uint64_t writ
 
 
 cdef wan_status keep_waiting(region_log *log, waiting_records *found, uint64_t written) noexcept nogil:
-    """Makes what was not written what the next round begins with."""
+    """Makes the unwritten records the beginning of the next round."""
     cdef wan_buffer rest
     cdef wan_status status
     memset(&rest, 0, sizeof(rest))
@@ -196,10 +196,10 @@ cdef wan_status keep_waiting(region_log *log, waiting_records *found, uint64_t w
 
 
 cdef wan_status write_smaller(region_log *log, wan_buffer *records, uint64_t *written) noexcept nogil:
-    """Writes and syncs records that make the log shorter. They may use the reserve of the store, but for a part: what
-    is moved out of old segments needs that."""
+    """Writes and syncs records that make the log shorter. The records may use the reserve of the store, except a part:
+    moving records out of old segments needs the rest."""
     cdef wan_status status, synced
-    if log.moving.written < log.moving.records.used:    # What is moved stands before them, as a whole or not at all.
+    if log.moving.written < log.moving.records.used:    # Moved records come first, all or none.
         log.moving.segments = 0
     wan_log_allow_reserve(&log.committer.log, True)
     status = region_log_write_blocks(log, WAN_PART_RECORDS, records, written)
@@ -209,14 +209,14 @@ cdef wan_status write_smaller(region_log *log, wan_buffer *records, uint64_t *wr
 
 
 cdef wan_status region_log_pass(region_log *log) noexcept nogil:
-    """Writes those of the pending records that make the log shorter, in a store that has no room for others. WAN_OK:
-    nothing waits any more. WAN_FULL: others wait for room, and the next round tries to write them. The caller has the
+    """Writes the pending records that make the log shorter, in a store without room for the rest. WAN_OK: no record
+    waits any more. WAN_FULL: records wait for room, and the next round tries the write again. The caller has the
     committer's role."""
     cdef waiting_records found
     cdef uint64_t given = 0, written = 0
     cdef char detail[WAN_DETAIL_BYTES]
     cdef wan_status status, kept
-    memcpy(detail, wan_detail, WAN_DETAIL_BYTES)      # It says why there is no room.
+    memcpy(detail, wan_detail, WAN_DETAIL_BYTES)      # The reason for the lack of room.
     memset(&found, 0, sizeof(found))
     found.newest.key_of = wan_logged_item_key
     status = gather_pending(log, &given)
@@ -228,7 +228,7 @@ cdef wan_status region_log_pass(region_log *log) noexcept nogil:
             status = region_log_sweep(log)
             if status == WAN_OK and log.records.taken.used:
                 status = write_smaller(log, &found.smaller, &written)
-            elif status == WAN_OK:          # The sweep made room for all, and wrote it.
+            elif status == WAN_OK:          # The sweep made room for all records, and wrote them.
                 free_waiting(&found)
                 return WAN_OK
     kept = note_left(log, &found, written)

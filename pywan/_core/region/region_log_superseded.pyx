@@ -1,5 +1,5 @@
-# Owns which old versions are kept while a region's log is shortened near the limit of the store. The records that took
-# their place may be pending still, and a crash would lose those.
+# Owns the choice of the old versions that are kept while a region's log is shortened near the limit of the store. The
+# records that replaced an old version may be pending still, and a crash would lose the pending records.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
@@ -23,13 +23,14 @@ cdef inline int order_in_log(const wan_logged *record, const wan_logged *other) 
 
 
 cdef inline bint takes_place_in_log(const wan_logged *record, const wan_logged *older) noexcept nogil:
-    """Whether recovery lets `record` win against `older`, which was written first and may be the later version."""
+    """Whether recovery lets `record` win against `older`. The record `older` was written first and may be the later
+    version."""
     return record.kinds & WAN_LOGGED_RESTAMPED != 0 and record.other_stamp == older.stamp
 
 
 cdef inline bint replaces_in_log(const wan_logged *record, const wan_logged *older) noexcept nogil:
-    """Whether `record` wins against another record of its key that was written first. A removal or invalidation on this
-    member only stands behind the record of the version that it concerns."""
+    """Whether `record` wins against a record of the same key that was written first. A removal or invalidation on this
+    member only stands behind the record of the removed or invalidated version."""
     cdef int order = order_in_log(record, older)
     if takes_place_in_log(record, older):
         return True
@@ -44,13 +45,14 @@ cdef inline uint64_t unwritten_bit(const wan_logged *record) noexcept nogil:
 
 
 cdef inline bint is_unwritten(const region_log *log, const wan_logged *record) noexcept nogil:
-    """Whether the record's key had a pending record when the bits were set. It may be another key with the same bit."""
+    """Whether the record's key had a pending record when the bits were set. A different key with the same bit gives
+    true, too."""
     cdef uint64_t bit = unwritten_bit(record)
     return log.unwritten.keys[bit >> 6] >> (bit & 63) & 1
 
 
 cdef bint is_restamped(region_log *log, const wan_logged *record) noexcept nogil:
-    """Whether a record of this key took the place of a later version. It may be another key with the same bit."""
+    """Whether a record of this key replaced a later version. A different key with the same bit gives true, too."""
     cdef uint64_t bit = unwritten_bit(record), bits
     wan_lock_take(&log.lock)
     bits = log.unwritten.restamped[bit >> 6]
@@ -59,8 +61,8 @@ cdef bint is_restamped(region_log *log, const wan_logged *record) noexcept nogil
 
 
 cdef void region_log_set_bits(uint64_t *bits, const wan_buffer *records, uint64_t at, uint8_t flag) noexcept nogil:
-    """Sets the bits of the records from `at` on that have the flag. With the flag 0, it sets the bits of all of
-    them."""
+    """Sets the bits of the records from `at` on that have the flag. If the flag is 0, sets the bits of all records from
+    `at` on."""
     cdef const wan_logged *record
     while at < records.used:
         record = <const wan_logged *>(records.bytes + at)
@@ -79,7 +81,7 @@ cdef void region_log_note_unwritten(region_log *log) noexcept nogil:
 
 
 cdef void region_log_note_restamped(region_log *log) noexcept nogil:
-    """Sets the bits of the pending records. The caller looks through the log for the others."""
+    """Sets the bits of the pending records. The caller looks through the log for the rest."""
     wan_lock_take(&log.lock)
     memset(log.unwritten.restamped, 0, sizeof(log.unwritten.restamped))
     region_log_set_bits(log.unwritten.restamped, &log.records.pending, 0, WAN_LOGGED_RESTAMPED)
@@ -100,7 +102,7 @@ cdef wan_status region_log_newest_of(region_log *log, const wan_logged *record,
 
 cdef wan_status region_log_note_newest(void *owner, uint32_t index, uint64_t commit, const wan_part_head *head,
                                        const uint8_t *data) noexcept nogil:
-    """Reads one part of a block, and notes the newest record of each key that has a pending one."""
+    """Reads one part of a block, and notes the newest record of each key that has a pending record."""
     cdef region_log *log = <region_log *>owner
     cdef const wan_logged *record
     cdef wan_logged *other
@@ -133,9 +135,9 @@ cdef wan_status region_log_note_newest(void *owner, uint32_t index, uint64_t com
 
 
 cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
-    """Looks through the whole log for the newest record of each key that has a pending one. This is done once in a
-    sweep, and again where a record takes the place of a later version. All else that is written later stands behind the
-    segments that this sweep drops."""
+    """Looks through the whole log for the newest record of each key that has a pending record. The look happens once in
+    a sweep, and again where a record replaces a later version. All other later records stand behind the segments that
+    this sweep drops."""
     cdef wan_log_reader reader
     cdef wan_status status = WAN_OK
     cdef uint32_t n
@@ -156,10 +158,10 @@ cdef wan_status region_log_find_newest(region_log *log) noexcept nogil:
 
 cdef wan_status region_log_keep_superseded(region_log *log, const wan_buffer *superseded,
                                            wan_buffer *kept) noexcept nogil:
-    """Adds to `kept` those records of `superseded`, which lie in the oldest segments, that a crash could bring back:
-    for each key with a pending record, the newest record on the disk. The caller has looked at the table before this,
-    so what it found there has been given to the log by now. This has a price: a crash may bring back a key whose
-    removal on this member only stands in a later segment."""
+    """Adds to `kept` the records of `superseded`, in the oldest segments, that a crash could bring back: for each key
+    with a pending record, the newest record on the disk. The caller has looked at the table first, so every version
+    that the caller saw has been given to the log by now. The price of keeping these records: a crash may bring back a
+    key whose removal on this member only stands in a later segment."""
     cdef uint64_t at = 0
     cdef uint64_t *slot
     cdef wan_item_set chosen
@@ -175,8 +177,8 @@ cdef wan_status region_log_keep_superseded(region_log *log, const wan_buffer *su
         record = <const wan_logged *>(superseded.bytes + at)
         if is_unwritten(log, record):
             status = region_log_newest_of(log, record, &other)
-            # The record that took its place may be in a later segment, or may have been written since. This one must
-            # not be written behind that.
+            # The replacing record may be in a later segment, or may have been written since. The replaced record must
+            # not be written behind the replacing record.
             if (status == WAN_OK and is_restamped(log, record)
                     and (other == NULL or log.unwritten.looked_written != log.written_count)):
                 status = region_log_find_newest(log)
@@ -202,12 +204,12 @@ cdef wan_status region_log_keep_superseded(region_log *log, const wan_buffer *su
 
 
 cdef bint region_log_may_keep_less(region_log *log) noexcept nogil:
-    """Whether more records became pending since the last look, so that another look may find less to keep."""
+    """Whether more records became pending since the last look, so that a further look may find less to keep."""
     return log.unwritten.looked != 0 and log.unwritten.looked != committer_given(&log.committer)
 
 
 cdef void region_log_forget_look(region_log *log) noexcept nogil:
-    """A sweep begins. The first call that has something to keep looks through the log again."""
+    """A sweep begins. The first call that has a record to keep looks through the log again."""
     log.unwritten.looked = 0
 
 

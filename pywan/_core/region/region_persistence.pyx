@@ -67,8 +67,8 @@ cdef class PersistentRegion(RegionTombstones):
                 self.free_entries()
 
     def commit_once(self):
-        """Runs one round of the committer in the caller's thread. It is for logs without a `commit_loop`. False: the
-        disk did not take the pending records, and `log_state` says why."""
+        """Runs one round of the committer in the caller's thread, for logs without a `commit_loop`. False: the disk did
+        not take the pending records, and `log_state` says why."""
         cdef wan_status status = WAN_OK
         if self.state.region.log != NULL:
             with nogil:
@@ -77,7 +77,7 @@ cdef class PersistentRegion(RegionTombstones):
 
     def write_once(self):
         """Writes the pending records in the caller's thread, as a caller does that waits for a log which is synced
-        later. False: this is left to `commit_loop` or `commit_once`."""
+        later. False: the write is left to `commit_loop` or `commit_once`."""
         cdef wan_status status = WAN_EMPTY
         if self.state.region.log != NULL:
             with nogil:
@@ -91,13 +91,12 @@ cdef class PersistentRegion(RegionTombstones):
                 committer_stop(&self.state.region.log.committer)
 
     def log_state(self):
-        """Sizes of the log, and the reason why writing fails now (None: it does not fail)."""
+        """Sizes of the log, and the reason why writing fails now (None: writing does not fail)."""
         self.state.check_process()
         return committer_state(&self.state.region.log.committer) if self.state.region.log != NULL else {}
 
     def unwritten(self, uint64_t limit=10):
-        """(how many changes are not on the disk, up to `limit` of their keys). It waits for a round that is under
-        way."""
+        """(how many changes are not on the disk, up to `limit` of their keys). Waits for a round that is under way."""
         cdef region_log *log = self.state.region.log
         cdef uint64_t left
         cdef list keys = []
@@ -117,9 +116,9 @@ cdef class PersistentRegion(RegionTombstones):
         return left, keys
 
     def release_entries(self):
-        """Gives back the memory of a closed region's entries, because others may hold the region for a long time yet.
-        If the region has a log, this happens when `commit_loop` ends: until then the committer asks the table which
-        records of the log are current."""
+        """Gives back the memory of a closed region's entries, because references to the region may live for a long time
+        yet. If the region has a log, the memory is given back when `commit_loop` ends: until then the committer asks
+        the table which records of the log are current."""
         if not self.state.region.closed:
             from pywan.errors import InternalError
             raise InternalError(f"region {self.state.name!r} is not closed; nothing was changed")

@@ -30,7 +30,7 @@ cdef wan_status region_log_recover(void *owner, uint32_t index, uint64_t commit,
             status = WAN_CORRUPT
             if not wan_logged_has_end(record, head.length - at):
                 break
-            at += wan_logged_length(record)         # Salvage takes the records behind it.
+            at += wan_logged_length(record)         # Salvage takes the records behind the damage.
             continue
         at += wan_logged_length(record)
         log.recovered += 1
@@ -83,7 +83,7 @@ cdef region_log *region_log_new(region_core *region) except NULL:
 
 
 cdef void region_log_close(region_log *log) noexcept nogil:
-    """Frees the log's state. Nobody writes the log any more, or it could not be opened."""
+    """Frees the log's state. The log has no writer any more, or could not be opened."""
     wan_log_close(&log.committer.log)
     pending_close(&log.records)
     wan_buffer_close(&log.moving.records)

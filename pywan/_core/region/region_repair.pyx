@@ -1,5 +1,5 @@
-# Owns what a repair of the clock does to a region: entries and tombstones that are ahead of the time get new stamps of
-# now, and are sent again. Locks are taken as on the put path: an entry lock first, then a queue's or the region log's.
+# Owns the repair of a region's stamps: entries and tombstones that are ahead of the time get new stamps of now, and are
+# sent again. Locks are taken as on the put path: an entry lock first, then the lock of a queue or of the region's log.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
@@ -51,8 +51,8 @@ cdef class RegionRepair(RepairStamps):
         return entries, tombstones
 
     def restamp_invalid(self, RegionCore region not None):
-        """Gives invalidated entries the new stamps that the events of their versions get. They are not sent, because
-        their values are not here. Returns how many there were."""
+        """Gives invalidated entries the new stamps that the events of their versions get. The entries are not sent,
+        because the member does not have the values. Returns the number of invalidated entries."""
         cdef uint64_t found = 0
         cdef wan_status status = WAN_OK
         region.state.check_open()
@@ -68,10 +68,10 @@ cdef class RegionRepair(RepairStamps):
         return found
 
     def restamp_entries(self, RegionCore region not None, uint32_t shard=0):
-        """Gives new stamps to entries and tombstones that are ahead, from a shard on: each is changed to the value that
-        it has. Does as many as take a moment. Returns (entries, tombstones, the shard where to go on, whether changes
-        go through the callbacks). The shard is None when all shards are done. If changes go through the callbacks, the
-        caller first gives that shard's `ahead_keys` to `restamp_key`, one by one."""
+        """Gives new stamps to entries and tombstones that are ahead, from a shard on: each entry is changed to its
+        present value. A call repairs the entries of a moment. Returns (entries, tombstones, the shard where to go on,
+        whether changes go through the callbacks). The shard is None when all shards are done. If changes go through the
+        callbacks, the caller first gives the shard's `ahead_keys` to `restamp_key`, one by one."""
         cdef uint64_t entries = 0, tombstones = 0, at = 0, began = 0
         cdef uint32_t never = 0
         cdef wan_status status = WAN_OK
@@ -96,8 +96,8 @@ cdef class RegionRepair(RepairStamps):
         return entries, tombstones, following, status == WAN_SLOW
 
     def ahead_keys(self, RegionCore region not None, uint32_t shard):
-        """The keys in a shard whose entries are ahead, and for each whether it is a tombstone. For regions whose
-        changes go through callbacks."""
+        """The keys in a shard whose entries are ahead, and for each key whether the entry is a tombstone. For regions
+        whose changes go through callbacks."""
         cdef wan_shard *entries = &region.state.region.table.shards[shard]
         cdef wan_entry *entry
         cdef wan_status status = WAN_OK
@@ -127,8 +127,8 @@ cdef class RegionRepair(RepairStamps):
         return found
 
     def restamp_key(self, RegionCore region not None, key, decisions=None, origin_=None):
-        """Gives one entry or tombstone a new stamp, whatever its stamp was: it is changed to the value that it has.
-        `decisions` and `origin_`: as for `RegionCore.change`. Returns False if the key is not there, or was
+        """Gives one entry or tombstone a new stamp, whatever the old stamp was: the entry is changed to its present
+        value. `decisions` and `origin_`: as for `RegionCore.change`. Returns False if the key is absent, or was
         invalidated. Returns None if the filters of `unasked` queues have to be asked first."""
         cdef encoded encoded_key
         cdef decision *decided
@@ -173,9 +173,9 @@ cdef class RegionRepair(RepairStamps):
         return found
 
     def finish_region(self, RegionCore region not None):
-        """Ends the repair of a region in which nothing is ahead any more. A record in its log says that later stamps
-        are history. The marks of forgotten destroys, and the shrunk tombstones, get stamps that are not ahead either.
-        Do not call it while `keep_tombstones` runs."""
+        """Ends the repair of a region in which nothing is ahead any more. A record in the region's log says that later
+        stamps are history. The marks of forgotten destroys, and the shrunk tombstones, get stamps that are not ahead
+        either. Do not call the method while `keep_tombstones` runs."""
         cdef wan_change change
         cdef uint64_t mark, let_go, stamp
         cdef wan_status status = WAN_OK
@@ -200,7 +200,7 @@ cdef class RegionRepair(RepairStamps):
             if status == WAN_OK:
                 wan_set(&core.mark, mark)
                 wan_set(&core.let_go, let_go)
-                # The record above stays where it is in the log. These marks are moved on with what lives.
+                # The record above stays in its place in the log. The marks below are moved on with the live records.
                 if mark:
                     status = region_raise_mark(core, mark, 0)
                 if let_go and status == WAN_OK:
@@ -212,13 +212,14 @@ cdef class RegionRepair(RepairStamps):
             wan_set(&core.log.highest, stamp)
 
     def log_is_ahead(self, RegionCore region not None):
-        """Whether the region's log held a stamp that is ahead when it was opened, and so makes the clock run ahead."""
+        """Whether the region's log held a stamp that is ahead when the log was opened, and so makes the clock run
+        ahead."""
         return region.state.region.log != NULL and wan_read(&region.state.region.log.highest) > self.limit
 
 
 cdef void note_restamping(region_core *region, const wan_change *change, uint64_t replaced) noexcept nogil:
-    """Makes the log's record of `change` say that it replaces the later version with the stamp `replaced`. A `change`
-    of NULL ends this. Under an entry lock."""
+    """Makes the log's record of `change` say: the change replaces the later version with the stamp `replaced`. A
+    `change` of NULL ends the replacement. Under an entry lock."""
     if region.log != NULL:
         wan_lock_take(&region.log.lock)
         region.log.restamping, region.log.replaced = change, replaced
@@ -227,16 +228,16 @@ cdef void note_restamping(region_core *region, const wan_change *change, uint64_
 
 cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t hash, wan_entry *entry,
                              wan_buffer *scratch, decision *decisions, const origin *made) noexcept nogil:
-    """Changes an entry or tombstone to the value that it has, with a stamp of now, and queues the event. `made`: the
-    event that the filters saw; NULL: this thread makes a new one. If this does not return WAN_OK, the entry is as it
-    was. Under the entry lock."""
+    """Changes an entry or tombstone to its present value, with a stamp of now, and queues the event. `made`: the event
+    that the filters saw; NULL: the thread makes a new event. Any status but WAN_OK leaves the entry unchanged. Under
+    the entry lock."""
     cdef wan_change change
     cdef origin from_
     cdef wan_outcome outcome
     cdef uint64_t old = entry.stamp
     cdef bint destroyed = entry.state == WAN_ENTRY_TOMBSTONE
     cdef wan_status status
-    wan_buffer_empty(scratch)       # We copy key and value: the change may free the entry and make a new one.
+    wan_buffer_empty(scratch)       # We copy key and value: the change may free the entry and make a new entry.
     status = wan_buffer_reserve(scratch, <uint64_t>entry.key_length + entry.value_length)
     if status != WAN_OK:
         return status
@@ -247,7 +248,7 @@ cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t has
     if not destroyed:
         change.operation, change.value_form, change.value_length = WAN_UPDATE, entry.value_form, entry.value_length
         change.value = wan_buffer_put(scratch, wan_entry_value(entry), entry.value_length)
-    wan_clock_lower(region.clock, AHEAD_MS)     # A queue that was attached meanwhile may have raised it again.
+    wan_clock_lower(region.clock, AHEAD_MS)     # A queue that was attached meanwhile may have raised the clock again.
     change.stamp = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
     if made != NULL:
         from_ = made[0]
@@ -267,8 +268,8 @@ cdef wan_status restamp_held(region_core *region, wan_shard *shard, uint64_t has
 
 cdef wan_status rename_invalid(RegionRepair self, region_core *region, bint wants_stamps,
                                uint64_t *found) noexcept nogil:
-    """Goes through the invalidated entries that are ahead. With `wants_stamps` it notes their old stamps; otherwise it
-    gives them the new ones."""
+    """Goes through the invalidated entries that are ahead. If `wants_stamps` is set, notes their old stamps; otherwise
+    gives the entries the new stamps."""
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef wan_change change
@@ -309,8 +310,7 @@ cdef wan_status rename_invalid(RegionRepair self, region_core *region, bint want
 
 cdef wan_status restamp_some(RegionRepair self, region_core *region, uint32_t *number, uint64_t *at, uint64_t *entries,
                              uint64_t *tombstones) noexcept nogil:
-    """Gives new stamps to some entries, from slot `at` of a shard on. It goes to the next shard when that one is
-    done."""
+    """Gives new stamps to some entries, from slot `at` of a shard on. The next shard follows when the shard is done."""
     cdef wan_shard *shard = &region.table.shards[number[0]]
     cdef wan_entry *entry
     cdef uint32_t done = 0
@@ -328,7 +328,7 @@ cdef wan_status restamp_some(RegionRepair self, region_core *region, uint32_t *n
             tombstones[0] += destroyed
             done += 1
         at[0] += 1
-    # If a shard is laid out anew meanwhile, some of its entries may be missed. The next round looks at it again.
+    # If a shard is laid out anew meanwhile, some entries may be missed. The next round looks at the shard again.
     if status == WAN_OK and at[0] >= wan_shard_slots(shard):
         number[0] += 1
         at[0] = 0

@@ -13,11 +13,11 @@ from pywan._core.values.tagged cimport show
 
 
 cdef class RegionScans(RegionChanges):
-    """The calls with which a region's member reads, compares, replicas and drops many entries."""
+    """The calls with which a region's member reads, compares, copies and drops many entries."""
 
     def scan_keys(self):
         """Gives every live key, shard by shard. A change that happens meanwhile may be seen or not. A key that is no
-        object in this process is shown as Undecodable, and can be looked up by that."""
+        object in this process is shown as Undecodable, and lookups accept the Undecodable."""
         if self.state.region.changelog != NULL:
             yield from self.state.route.scan_keys()
             return
@@ -34,11 +34,12 @@ cdef class RegionScans(RegionChanges):
 
     @property
     def route(self):
-        """What makes the calls about keys whose primary is another member. None: this member alone has the region."""
+        """The object that makes the calls about keys whose primary is another member. None: this member alone has the
+        region."""
         return self.state.route
 
     def scan(self, uint64_t scan_position=0, uint64_t limit=10000):
-        """(next cursor or None, entries): the live entries of one shard or more, packed so that sites can be compared.
+        """(next position or None, entries): the live entries of one shard or more, packed for the comparison of sites.
 
         Each entry is: u16 key length, u8 key form, u8 value form, u32 value length, u64 hash of the value, u64 stamp,
         u8 site, 7 zeros, key; little-endian.
@@ -54,9 +55,9 @@ cdef class RegionScans(RegionChanges):
             pass_entry_locks(&self.state.region.table)
 
     def copy_into(self, RegionScans to not None, uint64_t scan_position=0):
-        """Copies every entry from `cursor` on with its version into another region; tombstones and invalidated entries
-        too. Returns None when all are there. Otherwise the other region's log had no room: call it again with the
-        returned cursor when that log's disk has taken what is pending."""
+        """Copies every entry from `scan_position` on with its version into a second region; tombstones and invalidated
+        entries too. Returns None when all entries are in the second region. Otherwise that region's log had no room:
+        repeat the call with the returned position when the log's disk has taken the pending records."""
         cdef wan_status status
         with nogil:
             status = region_copy(&self.state.region, &to.state.region, &scan_position)
@@ -71,7 +72,7 @@ cdef class RegionScans(RegionChanges):
         return self.state.region.table.bucket_count
 
     def bucket_of(self, key):
-        """The number of the bucket that a key is in, whether it is there or not."""
+        """The number of the bucket of a key, whether the key is present or not."""
         cdef encoded encoded_key
         _key_holder = encode_key(key, &encoded_key)
         cdef uint64_t hash = wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form)
@@ -89,8 +90,8 @@ cdef class RegionScans(RegionChanges):
                 "shrunk_tombstones": counts.shrunk, "bytes": counts.bytes}
 
     def bucket_digest(self, uint32_t number):
-        """The same number for two regions that hold the same keys, versions and contents in this bucket; tombstones do
-        not count."""
+        """A digest of a bucket, equal for two regions that hold the same keys, versions and contents in the bucket;
+        tombstones have no part in the digest."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef uint64_t digest
         self.state.check_open()
@@ -108,7 +109,7 @@ cdef class RegionScans(RegionChanges):
                              self.state.name)
 
     def copy_bucket(self, uint32_t number, RegionScans to not None):
-        """Copies a bucket's entries into the same bucket of another region, which has as many buckets. The other region
+        """Copies a bucket's entries into the same bucket of a second region with as many buckets. The second region
         must not be persistent: its log would not know of the entries."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef wan_status status
@@ -123,7 +124,8 @@ cdef class RegionScans(RegionChanges):
 
     def drop_bucket(self, uint32_t number):
         """Takes everything out of a bucket, tombstones too, and returns how many there were. Nothing is sent. The
-        region must not be persistent. It may be closed: what a member does with its buckets goes on until it knows."""
+        region must not be persistent. The region may be closed: a member's work on its buckets goes on until the member
+        knows of the end."""
         cdef const wan_bucket *bucket = bucket_at(self.state, number)
         cdef uint64_t dropped
         check_memory_only(self.state)
@@ -133,7 +135,7 @@ cdef class RegionScans(RegionChanges):
 
 
 cdef wan_bucket *bucket_at(CompiledRegion self, uint32_t number) except NULL:
-    """The bucket with this number. InternalError: there is none."""
+    """The bucket with this number. InternalError: no bucket has the number."""
     if number >= self.region.table.bucket_count:
         from pywan.errors import InternalError
         raise InternalError(f"region {self.name!r}: bucket {number} of {self.region.table.bucket_count}")

@@ -5,11 +5,11 @@ from pywan._core.region.region_scans cimport RegionScans
 
 cdef class RegionTombstones(RegionScans):
     cdef Bell bell                  # Keeps the bell alive.
-    # Tombstones up to this stamp are dropped when the mark that says so is on the disk. 0: none are to be dropped.
+    # Tombstones up to the stamp are dropped when the mark of the stamp is on the disk. 0: no tombstones to drop.
     cdef uint64_t forgetting
-    cdef uint64_t forgetting_given  # The mark is on the disk when so many of the records given to the log are.
-    # The same for tombstones that nobody needs, which are let go. In a region with a log they are dropped by the call
-    # of `keep_tombstones` after the one that chose them.
+    cdef uint64_t forgetting_given  # The mark is on the disk when so many records are.
+    # The same for tombstones that no event needs. In a region with a log, the tombstones are dropped by the call of
+    # `keep_tombstones` after the choosing call.
     cdef uint64_t letting_go, letting_go_given
     cdef uint64_t let_go            # The disk knows that tombstones up to this stamp may be gone.
 

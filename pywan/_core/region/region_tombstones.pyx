@@ -16,9 +16,9 @@ cdef class RegionTombstones(RegionScans):
     """The calls with which a region's member keeps or forgets tombstones."""
 
     def expire_tombstones(self, uint64_t before_ms, uint64_t below=0xffffffffffffffff):
-        """Drops tombstones with stamps below `below`. A tombstone that still has its key is dropped only if it was made
-        before `before_ms`. Returns (dropped, left). Nothing is known of the dropped ones afterwards, so
-        `keep_tombstones` first notes in the log that they may be gone."""
+        """Drops tombstones with stamps below `below`. A tombstone that still has its key is dropped only if the
+        tombstone was made before `before_ms`. Returns (dropped, left). A dropped tombstone leaves no trace, so
+        `keep_tombstones` first notes in the log that tombstones may be gone."""
         cdef uint64_t dropped = 0, left = 0
         cdef wan_shard *shard
         with nogil:
@@ -32,8 +32,8 @@ cdef class RegionTombstones(RegionScans):
         return dropped, left
 
     def watch_tombstones(self, uint64_t limit, Bell bell):
-        """From now on the bell rings when tombstones take more than `limit` bytes. If they do already, it rings when
-        they have grown by a sixteenth of the limit. Returns whether they do."""
+        """From now on the bell rings when tombstones take more than `limit` bytes. If they do already, the bell rings
+        when the tombstones have grown by a sixteenth of the limit. Returns whether they do."""
         cdef tombstone_counts found
         with nogil:
             region_tombstones(&self.state.region.table, &found)
@@ -45,15 +45,15 @@ cdef class RegionTombstones(RegionScans):
         return found.bytes > limit
 
     def keep_tombstones(self, uint64_t below, uint64_t before_ms, uint64_t limit):
-        """Drops the tombstones that nobody needs any more: no event with a stamp below `below` can come. If the other
-        tombstones take more than `limit` bytes, they shrink to a hash and a stamp. If the shrunk ones take too much as
-        well, the older half of them is forgotten, and a mark remembers up to which stamp. True: call this again soon,
-        because they can be dropped only when the mark is on the disk."""
+        """Drops the tombstones that no event needs any more: no event with a stamp below `below` can come. If the rest
+        takes more than `limit` bytes, these tombstones shrink to a hash and a stamp. If the shrunk tombstones take too
+        much as well, the older half is forgotten, and a mark keeps the highest forgotten stamp. True: call the method
+        again soon, because tombstones can be dropped only when the mark is on the disk."""
         cdef tombstone_counts found
         cdef wan_status status = WAN_OK
         self.drop_needless(below, before_ms)
         if below > wan_read(&self.state.region.mark):
-            # Nothing older can come from the sites that we wait for. `let_go` is the mark for all other sites.
+            # No older event can come from the sites that we wait for. `let_go` is the mark for all other sites.
             wan_set(&self.state.region.mark, 0)
         with nogil:
             region_tombstones(&self.state.region.table, &found)
@@ -75,7 +75,7 @@ cdef class RegionTombstones(RegionScans):
         return self.forgetting != 0
 
     cdef int drop_needless(self, uint64_t below, uint64_t before_ms) except -1:
-        """Drops the tombstones that nobody needs, once the disk knows up to which stamp they may be gone."""
+        """Drops the tombstones that no event needs, once the disk knows up to which stamp tombstones may be gone."""
         cdef uint64_t newest
         cdef wan_status status = WAN_OK
         if self.letting_go and self.is_on_disk(self.letting_go_given):
@@ -96,7 +96,8 @@ cdef class RegionTombstones(RegionScans):
         return 0
 
     cdef int begin_forgetting(self, uint64_t held, uint64_t limit) except -1:
-        """Chooses the stamp up to which tombstones are forgotten, and writes the mark before any of them is dropped."""
+        """Chooses the stamp up to which tombstones are forgotten, and writes the mark before any of these tombstones is
+        dropped."""
         cdef wan_buffer stamps
         cdef wan_status status
         cdef uint64_t mark
@@ -118,14 +119,15 @@ cdef class RegionTombstones(RegionScans):
         return 0
 
     cdef int lower_marks(self, uint64_t stamp, uint64_t let_go) except -1:
-        """For a repair of the clock: nothing has a stamp above `stamp` any more. Tombstones up to `let_go` may be
-        dropped once the records that are pending now are on the disk."""
+        """For a repair of the clock: no stamp above `stamp` is left. Tombstones up to `let_go` may be dropped once the
+        records that are pending now are on the disk."""
         self.forgetting = min(self.forgetting, stamp)
         self.let_go, self.letting_go, self.letting_go_given = 0, let_go, self.given_now()
         return 0
 
     cdef uint64_t given_now(self):
-        """How many records were given to the log so far. When so many are on the disk, all that are pending now are."""
+        """How many records were given to the log so far. When this number of records is on the disk, all records that
+        are pending now are on the disk."""
         cdef region_log *log = self.state.region.log
         cdef uint64_t given = 0
         if log != NULL:
@@ -134,7 +136,7 @@ cdef class RegionTombstones(RegionScans):
         return given
 
     cdef bint is_on_disk(self, uint64_t given):
-        """Whether so many of the records given to the log are on the disk. Without a log, all are."""
+        """Whether so many of the records given to the log are on the disk. True if the region has no log."""
         cdef region_log *log = self.state.region.log
         cdef bint is_written = True
         if log != NULL:
@@ -144,8 +146,8 @@ cdef class RegionTombstones(RegionScans):
 
     @property
     def tombstone_state(self):
-        """What the region remembers of destroyed keys: how many tombstones are whole and how many shrunk, their bytes,
-        the stamp up to which others were forgotten (0: none were), and the stamp up to which some may be gone for any
+        """The region's memory of destroyed keys: the numbers of whole and of shrunk tombstones, their bytes, the stamp
+        up to which further tombstones were forgotten (0: none were), and the stamp up to which some may be gone for any
         reason."""
         cdef tombstone_counts found
         with nogil:

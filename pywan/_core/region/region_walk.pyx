@@ -1,4 +1,4 @@
-# Owns the functions that go through all shards of a region: sizes, scans, replicas, tombstones, marks.
+# Owns the functions that go through all shards of a region: sizes, scans, copies, tombstones, marks.
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free
 from libc.string cimport memset
@@ -15,7 +15,7 @@ from pywan._core.base.status cimport raise_for
 
 cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstones,
                      uint64_t *memory_bytes) noexcept nogil:
-    """Sums up the shards' numbers. The numbers of one shard are of one moment. `memory_bytes` may be NULL."""
+    """Sums up the shards' numbers. The numbers of a shard are of a single moment. `memory_bytes` may be NULL."""
     cdef wan_shard *shard
     cdef uint64_t total = 0
     used[0] = tombstones[0] = 0
@@ -33,8 +33,8 @@ cdef void sum_shards(const wan_table *table, uint64_t *used, uint64_t *tombstone
 
 cdef wan_status region_change_here(region_core *region, wan_change *change, uint8_t flag, bint *found) noexcept nogil:
     """Takes out a key's entry (WAN_LOGGED_FORGET), or the value of the entry (WAN_LOGGED_INVALID), on this member only.
-    The version stays as it is. The change gets into the table and into the log, or into neither. `found`: there was an
-    entry, and it was no tombstone. Takes and releases the entry lock."""
+    The version stays unchanged. The change gets into the table and into the log, or into neither. `found`: the key had
+    an entry that was no tombstone. Takes and releases the entry lock."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     cdef region_log *log
     cdef wan_entry *entry
@@ -69,17 +69,17 @@ cdef wan_status region_change_here(region_core *region, wan_change *change, uint
 
 
 cdef void pass_entry_locks(const wan_table *table) noexcept nogil:
-    """Takes and releases each entry lock. After that, no thread uses anything that it read under an entry lock
-    before."""
+    """Takes and releases each entry lock. Afterwards no thread uses a pointer from an earlier read under an entry lock.
+    """
     for n in range(table.shard_count):
         wan_lock_take(&table.shards[n].lock)
         wan_lock_release(&table.shards[n].lock)
 
 
 cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t *scan_position) noexcept nogil:
-    """Copies every entry from shard `cursor` on, with its version and in any state, into another region and its log. If
-    that log has no room, call this again with the same cursor: entries that are there already are known by their
-    version."""
+    """Copies every entry from shard `scan_position` on, with version and in any state, into a second region and into
+    the log of the region. If the log has no room, repeat the call with the same position: entries that were copied
+    already are known by version."""
     cdef wan_shard *shard
     cdef wan_shard *target
     cdef wan_entry *entry
@@ -122,8 +122,8 @@ cdef wan_status region_copy(const region_core *region, region_core *to, uint64_t
 
 cdef wan_status region_scan(const wan_table *table, uint64_t *scan_position, uint64_t end, uint64_t limit,
                             wan_buffer *packed) noexcept nogil:
-    """Packs the entries of the shards from `cursor` up to `end`, as RegionScans.scan says, until there are `limit`
-    entries. If this does not return WAN_OK, only a part is packed."""
+    """Packs the entries of the shards from `scan_position` up to `end`, as RegionScans.scan says, until the buffer has
+    `limit` entries. Any status but WAN_OK means that only a part is packed."""
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef wan_status status = WAN_OK
@@ -158,8 +158,9 @@ cdef wan_status region_scan(const wan_table *table, uint64_t *scan_position, uin
 
 
 cdef wan_status region_raise_mark(region_core *region, uint64_t mark, uint8_t flag) noexcept nogil:
-    """Notes that destroys up to the stamp `mark` may have been forgotten, or let go (WAN_LOGGED_LET_GO). Call it before
-    they are. The region knows it at once, and the disk knows it when the log is written."""
+    """Notes that destroys up to the stamp `mark` may have been forgotten, or let go (WAN_LOGGED_LET_GO). Call the
+    function before the destroys are forgotten. The region has the mark at once, and the disk has the mark when the log
+    is written."""
     cdef wan_change change
     cdef wan_status status = WAN_OK
     memset(&change, 0, sizeof(change))
@@ -181,7 +182,7 @@ cdef wan_status region_raise_mark(region_core *region, uint64_t mark, uint8_t fl
 
 
 cdef uint64_t region_newest_to_expire(const wan_table *table, uint64_t before_ms, uint64_t below) noexcept nogil:
-    """The highest stamp of the tombstones that would be dropped. 0: none would."""
+    """The highest stamp of the tombstones that would be dropped. 0: no tombstone would be."""
     cdef uint64_t newest = 0
     for n in range(table.shard_count):
         wan_lock_take(&table.shards[n].lock)
@@ -191,8 +192,8 @@ cdef uint64_t region_newest_to_expire(const wan_table *table, uint64_t before_ms
 
 
 cdef wan_status region_sample_stamps(const wan_table *table, wan_buffer *stamps) noexcept nogil:
-    """Collects stamps of shrunk tombstones, shard by shard, until there are enough. They are a fair sample, because
-    keys are spread over the shards by their hashes."""
+    """Collects stamps of shrunk tombstones, shard by shard, until the sample is large enough. The sample is fair,
+    because keys are spread over the shards by hash."""
     cdef wan_shard *shard
     cdef wan_status status = WAN_OK
     cdef uint64_t at
@@ -222,10 +223,10 @@ cdef void region_tombstones(const wan_table *table, tombstone_counts *found) noe
 
 
 cdef void attachment_publish(region_core *region, attachment *fresh) noexcept nogil:
-    """Makes every change from now on use `fresh`. When this returns, no thread uses the attachment that was published
-    before, and that one is freed."""
+    """Makes every change from now on use `fresh`. When the call returns, no thread uses the attachment that was
+    published before, and the old attachment is freed."""
     cdef attachment *old
-    wan_lock_take(&region.table.shards[0].lock)      # Several threads may publish at once: each frees what it replaced.
+    wan_lock_take(&region.table.shards[0].lock)      # Threads may publish at once. Each frees the replaced attachment.
     if wan_flag_read(&region.closed):
         fresh.path = PATH_CLOSED
     old = region.attached
@@ -236,8 +237,8 @@ cdef void attachment_publish(region_core *region, attachment *fresh) noexcept no
 
 
 cdef uint64_t region_lower_tombstones(const wan_table *table, uint64_t above, uint64_t to) noexcept nogil:
-    """Gives the stamp `to` to all tombstones with stamps above `above`, whole or shrunk. Returns how many shrunk ones
-    there were."""
+    """Gives the stamp `to` to all tombstones with stamps above `above`, whole or shrunk. Returns the number of shrunk
+    tombstones."""
     cdef wan_shard *shard
     cdef wan_entry *entry
     cdef uint64_t at, shrunk = 0, second = wan_stamp_ms(to) // 1000

@@ -1,4 +1,4 @@
-# Owns the new stamps of one repair of the clock: which stamps are ahead, and which one each of them becomes.
+# Owns the new stamps of a repair of the clock: the stamps that are ahead, and the new stamp for each.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_region cimport *
@@ -6,8 +6,8 @@ from pywan._core.base.clock cimport AHEAD_MS, Clock
 
 
 cdef class RepairStamps:
-    """New stamps for events and for invalidated entries: one for each old stamp, in the order of the old ones. It does
-    not matter which queues the events are in."""
+    """New stamps for events and for invalidated entries: a new stamp for each old stamp, in the order of the old
+    stamps. An old stamp gets the same new stamp in all queues."""
 
     def __cinit__(self, Clock clock not None, *args, int site=0, **kwargs):
         self.clock, self.site = clock, <uint8_t>site
@@ -20,9 +20,9 @@ cdef class RepairStamps:
         self.limit = max(self.limit, (wan_clock_now_ms(&self.clock.clock) + AHEAD_MS << 16) | 0xffff)
 
     def begin(self):
-        """Sets the clock back if it is ahead, and returns whether it was. A round begins with that: all stamps from now
-        on are above `began`, and what is ahead is measured against the time of now. Receivers do the same. A stamp that
-        comes while the repair runs, and that they believe, is no work for it."""
+        """Sets the clock back if the clock is ahead, and returns whether it was. A round begins with the call of
+        `begin`: all stamps from now on are above `began`, and "ahead" is measured against the present time. Receivers
+        do the same. A stamp that arrives during the repair and is believed is no work for the repair."""
         was_ahead = bool(wan_clock_lower(&self.clock.clock, AHEAD_MS))
         self.raise_limit()
         if self.began == 0:
@@ -30,13 +30,13 @@ cdef class RepairStamps:
         return was_ahead
 
     def give_stamps(self):
-        """Gives a new stamp to each noted stamp that has none yet."""
+        """Gives a new stamp to all noted stamps without a new stamp."""
         with nogil:
             assign(self)
 
 
 cdef void assign(RepairStamps self) noexcept nogil:
-    """Sorts the noted stamps, drops those that come twice, and gives new ones to those that have none."""
+    """Sorts the noted stamps, drops duplicates, and gives new stamps to old stamps without a new stamp."""
     cdef wan_new_stamp *stamps = <wan_new_stamp *>self.stamps.bytes
     cdef uint64_t n, kept = 0, fresh, wanted = 0
     if self.stamps.used == 0:
