@@ -154,9 +154,7 @@ class MemberRegion(_core.RegionCore):
         with self._listening_lock:
             self._each_tells = reads_replicas
             if self.callbacks.has_listeners:
-                self._keep_notifications(
-                    changelog
-                )  # Before the first change, so that listeners get every change once.
+                self._keep_notifications(changelog)  # Before the first change, so that listeners get every change once.
             super().share(changelog, route, reads_replicas, content)
             self._shared_changelog = changelog
         self._publish_path()
