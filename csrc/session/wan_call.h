@@ -13,8 +13,8 @@
 #define WAN_CALL_ITEMS_MAX      (32u << 20) /* From so many bytes of an answer on, a scan leaves values out. */
 #define WAN_CALL_WITHIN_US      10000u      /* The unit of a call's time. */
 #define WAN_CALL_DEPTH_MAX      4u          /* The deepest nesting of calls that are made while a call is served. */
-#define WAN_CALL_VALUE_LEFT_OUT 0xffu /* In place of a value's form in a scan: read the value by the key. */
-#define WAN_CALL_VALUE_NONE     0xfeu /* In place of a value's form in a scan: the key has no value. */
+#define WAN_CALL_VALUE_LEFT_OUT 0xffu       /* In place of a value's form in a scan: read the value by the key. */
+#define WAN_CALL_VALUE_NONE     0xfeu       /* In place of a value's form in a scan: the key has no value. */
 
 enum {
     WAN_CALL_REGION = 1, /* Gives the name in the payload the number `region`. No answer follows. */

@@ -728,7 +728,7 @@ class RegionCore(RegionCalls):
     def scan_keys(self) -> Iterator[Any]:
         """Gives every live key, shard by shard."""
     def scan(self, scan_position: int = 0, limit: int = 10000) -> tuple[int | None, bytes]:
-        """(next position or None, entries): the live entries of one shard or more, packed for the comparison of sites."""
+        """(next position or None, entries): the live entries of one shard or more, packed to compare sites."""
     def one_wait(self) -> AbstractContextManager[Any]:
         """A context for many changes: this thread's changes in the region are waited for once, at the end of the
         context."""

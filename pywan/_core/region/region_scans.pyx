@@ -39,7 +39,7 @@ cdef class RegionScans(RegionChanges):
         return self.state.route
 
     def scan(self, uint64_t scan_position=0, uint64_t limit=10000):
-        """(next position or None, entries): the live entries of one shard or more, packed for the comparison of sites.
+        """(next position or None, entries): the live entries of one shard or more, packed to compare sites.
 
         Each entry is: u16 key length, u8 key form, u8 value form, u32 value length, u64 hash of the value, u64 stamp,
         u8 site, 7 zeros, key; little-endian.
