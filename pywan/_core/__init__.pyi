@@ -430,7 +430,8 @@ class Changelog:
         """Returns the pending notifications of a bucket: their sequences in order, and the records behind sequence
         `after`. For simulations that check each change."""
     def end_notifications(self) -> int:
-        """Ends the notifications. Returns for how many changes this member should still have notified listeners."""
+        """Ends the notifications. Returns the number of pending notifications that this member should have
+        delivered."""
     def log_end(self, bucket: int) -> int:
         """The sequence of the newest change of a bucket."""
     def fetch(self, bucket: int, after: int) -> bytes:
@@ -465,8 +466,8 @@ class Changelog:
 
     def set_primary_until(self, until_us: int | None) -> None:
         """Sets until when, by `monotonic_us`, the member takes changes, raises the high watermark and answers reads as
-        a primary. If that time is not over, the high watermark now also covers the changes that were held back. None:
-        for ever."""
+        a primary. If the time is not over, the high watermark now also covers changes that were held back. None: for
+        ever."""
 
 def monotonic_us() -> int:
     """Microseconds by the clock of leases and read leases."""
@@ -1041,7 +1042,7 @@ class CallRoute:
         """Clears all buckets at their primaries, as a single call."""
 
 class ReplicaRead:
-    """A read of a key at this member's own replica, for drivers without threads. If it has not `begun`, or if it ends
+    """A read of a key at this member's own replica, for drivers without threads. If the read has not `begun`, or ends
     without an answer, the primary is asked."""
 
     def __new__(cls, region: RegionCalls, key: Any) -> Self: ...

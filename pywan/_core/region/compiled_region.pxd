@@ -15,8 +15,7 @@ cdef class CompiledRegion:
     cdef region_core region
     cdef Clock clock
     cdef str name
-    cdef uint32_t born              # `wan_forks` of the process that made the region, the only process in which it
-                                    # works.
+    cdef uint32_t born              # `wan_forks` of the process that made the region. No other process may use it.
     cdef tuple asking               # The attached queues whose senders have filters that are asked.
     cdef tuple attached_queues      # Keeps the attached EventQueue objects alive, in the attachment's order.
     cdef uint64_t full_timeout_us   # The longest time that an attached queue lets an enqueue wait for room.
