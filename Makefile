@@ -76,7 +76,7 @@ TEST_TMP := $(shell df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 && $$4 > 6000000
 UNSTEADY  := build/unsteady
 # Hundreds of tests start Python, so bytecode is kept, whatever the environment says.
 PYTEST    = PYTHONDONTWRITEBYTECODE= $(if $(TEST_TMP),TMPDIR=$(TEST_TMP)) $(PY) $(if $(AGAIN),tests/again.py $(UNSTEADY),-m pytest) -q $(if $(filter-out 0 1,$(WORKERS)),-n $(WORKERS))
-C_SOURCES := $(wildcard csrc/*/*.[ch] tests/*.c tests/c/*.[ch] bench/c/*.[ch])
+C_SOURCES := $(wildcard csrc/*/*.[ch] tests/support/*.c tests/c/*.[ch] bench/c/*.[ch])
 
 # The requirements of an extra of pyproject.toml: $(call extra,lint).
 extra = $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])')
@@ -155,7 +155,7 @@ lint: $(STAMP)-lint build
 	$(PY) -m mypy --config-file bench/mypy.ini bench packaging setup.py docs/*.py
 	$(PY) -m mypy --config-file bench/mypy.ini docs/examples
 	$(VENV)/bin/codespell
-	$(PY) -m pytest -q -p no:cacheprovider -n $(CORES) -m "lint and not long" $$(grep -l "pytest.mark.lint$$" tests/test_*.py)
+	$(PY) -m pytest -q -p no:cacheprovider -n $(CORES) -m "lint and not long" $$(grep -rl --include="test_*.py" "pytest.mark.lint$$" tests)
 
 # A stamp says that clang-tidy found nothing in a file. The largest files come first, as they take longest. The checks
 # of a debug build tell clang-tidy what cannot be.
@@ -255,7 +255,7 @@ fuzz-core: sanitized
 
 sanitize: sanitized
 	$(MAKE) --no-print-directory -C tests/c sanitize
-	$(WATCHED) $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard tests/test_core*.py tests/test_*_model.py tests/test_simulator.py tests/test_golden.py tests/test_threads.py tests/test_every_call.py))
+	$(WATCHED) $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard $(addprefix tests/*/,test_core*.py test_*_model.py test_simulator.py test_golden.py test_threads.py test_every_call.py)))
 	$(MAKE) --no-print-directory tsan
 
 # Short enough for every change. The parts of the core that read bytes and count references come first.

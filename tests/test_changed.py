@@ -38,7 +38,7 @@ def test_a_rule_names_rooms_tests_and_worlds_that_are_there(rule):
     for test in rule.tests:
         name, _, single = test.partition("::")
         assert name in TREE.tests
-        assert not single or f"def {single.partition('[')[0]}(" in (ROOT / f"tests/{name}.py").read_text()
+        assert not single or f"def {single.partition('[')[0]}(" in (ROOT / TREE.tests[name]).read_text()
     for world, seeds in rule.worlds:
         module, _, kind = world.partition("/")
         assert seeds > 0 and kind in {"simulator": ["", *WORLDS], "site_simulation": ["", *KINDS]}[module]

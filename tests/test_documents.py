@@ -182,7 +182,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.name)
 def test_the_tests_that_a_page_names_are_there(page):
-    for file, name in re.findall(r"(tests/test_\w+\.py)(?:::(\w+))?", page.read_text()):
+    for file, name in re.findall(r"(tests/(?:\w+/)?test_\w+\.py)(?:::(\w+))?", page.read_text()):
         assert (ROOT / file).exists(), f"{page.name} names {file}"
         assert f"def {name}(" in (ROOT / file).read_text() if name else True, f"{page.name} names {file}::{name}"
 
@@ -217,7 +217,7 @@ def test_each_row_of_a_conformance_list_rests_on_a_test_that_ci_runs(page):
     steps = re.findall(r"^step .* (make (?:lint|test|test-long))$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
     assert steps == ["make lint", "make test", "make test-long"]
     for row in re.findall(r"^\| .*`tests/.*\|$", page.read_text(), re.MULTILINE):
-        tests = re.findall(r"(tests/test_\w+\.py)::(\w+)", row)
+        tests = re.findall(r"(tests/(?:\w+/)?test_\w+\.py)::(\w+)", row)
         assert not all(is_left_to_the_night(*each) for each in tests), f"only `make nightly` shows {row}"
 
 
