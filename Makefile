@@ -31,7 +31,7 @@
 #   make unsteady  adds what failed in a run of CI, and did not end it, to tests/unsteady.txt  (FROM=output-of-the-run)
 #   make sanitize  the C tests, and the extension's tests, under ASan and UBSan; then make tsan
 #   make sanitize-quick  the C tests under ASan and UBSan; the C primitives under ThreadSanitizer
-#   make tsan      the C primitives shared between threads, and tests/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
+#   make tsan      the C primitives shared between threads, and tests/base/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
 #   make wheel     dist/: an sdist, and a manylinux wheel for this Python, tried in a fresh environment
 #   make tables    writes the tables of the documents that are made from the code
 #   make docs      the documentation as a site in build/site; a broken link fails
@@ -267,8 +267,8 @@ tsan: build
 	$(MAKE) --no-print-directory -C tests/c tsan
 	rm -rf build/threads/pywan && mkdir -p build/threads/pywan && cp -r pywan build/threads/ && rm -f build/threads/pywan/_core/*.so
 	PYWAN_SANITIZE=thread $(PY) setup.py -q build_ext --build-lib build/threads --build-temp build/threads/objects
-	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" TSAN_OPTIONS=halt_on_error=1 PYTHONMALLOC=malloc PYTHONPATH=build/threads \
-	  $$(if setarch -R true 2> /dev/null; then echo setarch -R; fi) $(PY) tests/test_threads.py
+	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" TSAN_OPTIONS=halt_on_error=1 PYTHONMALLOC=malloc PYTHONPATH=build/threads:tests \
+	  $$(if setarch -R true 2> /dev/null; then echo setarch -R; fi) $(PY) tests/base/test_threads.py
 
 clean:
 	rm -rf $(VENV) build dist demo-work spark-warehouse artifacts .pytest_cache .mypy_cache .hypothesis .benchmarks *.egg-info pywan/_core/*.so
