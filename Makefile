@@ -31,7 +31,7 @@
 #   make unsteady  adds what failed in a run of CI, and did not end it, to tests/unsteady.txt  (FROM=output-of-the-run)
 #   make sanitize  the C tests, and the extension's tests, under ASan and UBSan; then make tsan
 #   make sanitize-quick  the C tests under ASan and UBSan; the C primitives under ThreadSanitizer
-#   make tsan      the C primitives shared between threads, and tests/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
+#   make tsan      the C primitives shared between threads, and tests/base/test_threads.py, under ThreadSanitizer   (THREAD_SECONDS=10)
 #   make wheel     dist/: an sdist, and a manylinux wheel for this Python, tried in a fresh environment
 #   make tables    writes the tables of the documents that are made from the code
 #   make docs      the documentation as a site in build/site; a broken link fails
@@ -76,7 +76,7 @@ TEST_TMP := $(shell df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 && $$4 > 6000000
 UNSTEADY  := build/unsteady
 # Hundreds of tests start Python, so bytecode is kept, whatever the environment says.
 PYTEST    = PYTHONDONTWRITEBYTECODE= $(if $(TEST_TMP),TMPDIR=$(TEST_TMP)) $(PY) $(if $(AGAIN),tests/again.py $(UNSTEADY),-m pytest) -q $(if $(filter-out 0 1,$(WORKERS)),-n $(WORKERS))
-C_SOURCES := $(wildcard csrc/*/*.[ch] tests/*.c tests/c/*.[ch] bench/c/*.[ch])
+C_SOURCES := $(wildcard csrc/*/*.[ch] tests/support/*.c tests/c/*.[ch] bench/c/*.[ch])
 
 # The requirements of an extra of pyproject.toml: $(call extra,lint).
 extra = $$($(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])')
@@ -155,7 +155,7 @@ lint: $(STAMP)-lint build
 	$(PY) -m mypy --config-file bench/mypy.ini bench packaging setup.py docs/*.py
 	$(PY) -m mypy --config-file bench/mypy.ini docs/examples
 	$(VENV)/bin/codespell
-	$(PY) -m pytest -q -p no:cacheprovider -n $(CORES) -m "lint and not long" $$(grep -l "pytest.mark.lint$$" tests/test_*.py)
+	$(PY) -m pytest -q -p no:cacheprovider -n $(CORES) -m "lint and not long" $$(grep -rl --include="test_*.py" "pytest.mark.lint$$" tests)
 
 # A stamp says that clang-tidy found nothing in a file. The largest files come first, as they take longest. The checks
 # of a debug build tell clang-tidy what cannot be.
@@ -255,7 +255,7 @@ fuzz-core: sanitized
 
 sanitize: sanitized
 	$(MAKE) --no-print-directory -C tests/c sanitize
-	$(WATCHED) $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard tests/test_core*.py tests/test_*_model.py tests/test_simulator.py tests/test_golden.py tests/test_threads.py tests/test_every_call.py))
+	$(WATCHED) $(VENV)/bin/pytest -q $(or $(ARGS),$(wildcard $(addprefix tests/*/,test_core*.py test_*_model.py test_simulator.py test_golden.py test_threads.py test_every_call.py)))
 	$(MAKE) --no-print-directory tsan
 
 # Short enough for every change. The parts of the core that read bytes and count references come first.
@@ -267,8 +267,8 @@ tsan: build
 	$(MAKE) --no-print-directory -C tests/c tsan
 	rm -rf build/threads/pywan && mkdir -p build/threads/pywan && cp -r pywan build/threads/ && rm -f build/threads/pywan/_core/*.so
 	PYWAN_SANITIZE=thread $(PY) setup.py -q build_ext --build-lib build/threads --build-temp build/threads/objects
-	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" TSAN_OPTIONS=halt_on_error=1 PYTHONMALLOC=malloc PYTHONPATH=build/threads \
-	  $$(if setarch -R true 2> /dev/null; then echo setarch -R; fi) $(PY) tests/test_threads.py
+	LD_PRELOAD="$$($(CC) -print-file-name=libtsan.so)" TSAN_OPTIONS=halt_on_error=1 PYTHONMALLOC=malloc PYTHONPATH=build/threads:tests \
+	  $$(if setarch -R true 2> /dev/null; then echo setarch -R; fi) $(PY) tests/base/test_threads.py
 
 clean:
 	rm -rf $(VENV) build dist demo-work spark-warehouse artifacts .pytest_cache .mypy_cache .hypothesis .benchmarks *.egg-info pywan/_core/*.so

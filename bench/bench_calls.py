@@ -23,7 +23,7 @@ from two_sites import Child
 
 BUCKETS = 113
 NEAR, FAR = Incarnation("near", 1), Incarnation("far", 2)
-MEMBER = str(Path(__file__).resolve().parent.parent / "tests" / "calls_member.py")
+MEMBER = str(Path(__file__).resolve().parent.parent / "tests" / "support" / "calls_member.py")
 THREADS = 64
 
 

@@ -29,7 +29,7 @@ from pywan.transport.link import Link
 from two_sites import Child
 
 sys.path.append(str(Path(__file__).resolve().parent.parent / "tests"))
-from made_certificates import contexts, new_options
+from support.made_certificates import contexts, new_options
 
 BATCH, AHEAD, ROWS = 1_000, 50_000, 10_000
 SLICE_US = 100_000

@@ -26,7 +26,7 @@ from site_attack import is_settled
 from site_processes import HERE, PywanSite, wait_until
 
 sys.path.append(str(HERE.parent / "tests"))
-from made_certificates import new_options
+from support.made_certificates import new_options
 
 MEMBERS = ("a", "b")
 KEYS = 10_000

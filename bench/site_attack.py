@@ -29,7 +29,7 @@ from site_churn import differing
 from site_processes import HERE, PywanSite, wait_until
 
 sys.path.append(str(HERE.parent / "tests"))
-from made_certificates import new_options
+from support.made_certificates import new_options
 
 MEMBERS = ("a", "b", "c")
 BUCKETS = 113

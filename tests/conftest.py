@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import sys
-import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -18,7 +17,8 @@ from hypothesis import HealthCheck, settings
 
 from pywan.security import passwords
 from pywan.testing.waiting import eventually
-from sites import Network
+from support.sites import Network
+from support.threads import threads
 
 # Examples may be slow to make when the machine is busy. That says nothing about what a test promises.
 # They are others in each run, so a run needs few.
@@ -159,7 +159,8 @@ def folder_that_outlives_the_test(request):
 
 @pytest.fixture(scope="module")
 def cheap_passwords():
-    """A try of a password costs next to nothing, as one does not with the product: tests/test_users.py tries that."""
+    """A try of a password costs next to nothing, as one does not with the product: tests/cli/test_users.py tries
+    that."""
 
     def scrypt(data: bytes, *, n: int, **more: Any) -> bytes:
         return hashlib.scrypt(data, n=16, **more)
@@ -167,10 +168,6 @@ def cheap_passwords():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(passwords, "hashlib", SimpleNamespace(scrypt=scrypt))
         yield
-
-
-def threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if not thread.name.startswith("pywan-resolve")}
 
 
 @pytest.fixture

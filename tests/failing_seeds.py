@@ -68,7 +68,7 @@ def command_of(kind: str, arguments: Iterable[str]) -> Command:
         return Command(["make", "--no-print-directory", "-C", "tests/c", "fuzz", *arguments], ROOT, {})
     if kind == CONFIGURATIONS:
         (seeds,) = arguments
-        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/test_{kind}.py"]
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"tests/config/test_{kind}.py"]
         return Command(words, ROOT, {"CONFIGURATION_SEEDS": seeds})
     if kind not in PROGRAMS:
         raise KeyError(f"there is no kind {kind}: there are {', '.join([*PROGRAMS, FUZZ, CONFIGURATIONS])}")

@@ -33,7 +33,6 @@ import msgpack
 import fuzz_tls
 import pywan
 from fuzz_control import FLOATS, NAMES, NUMBERS, Failure, Grammar, Records, program
-from ports import free_port
 from pywan import _core
 from pywan.base.versions import VERSION
 from pywan.coordination import encoding, plain
@@ -56,7 +55,8 @@ from pywan.protocol import control as wire
 from pywan.testing.waiting import eventually
 from pywan.transport.control import ControlServer
 from pywan.transport.links import LOCATOR_PORT, PLAIN, Gate
-from small_members import ATTRIBUTES, SmallMember
+from support.ports import free_port
+from support.small_members import ATTRIBUTES, SmallMember
 
 HONEST = ("a", "b", "c")
 OTHER = RegionAttributes(Kind.PARTITION, total_num_buckets=7, redundant_copies=1)  # Of the members that lie.

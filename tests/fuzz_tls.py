@@ -19,10 +19,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from made_certificates import Authority, options
 from pywan.security.users import User, Users, write_users
 from pywan.testing.waiting import eventually
 from pywan.transport.links import Links
+from support.made_certificates import Authority, options
 
 TIMEOUT_S = 20.0  # A connection that ends later is stuck.
 RECORDS = (20, 21, 22, 23, 24, 255)  # Kinds of TLS records, and one that is none.

@@ -244,7 +244,7 @@ EVERY_CALL_S = 600  # All calls take about so long.
 
 def every_call(seeds: Seeds, share: Share) -> Iterator[Trial]:
     every = min(math.ceil(EVERY_CALL_S / share.left_s), 50)
-    arguments = f"tests/test_every_call.py -m long --timeout {NO_END_S} -o faulthandler_timeout={NO_END_S}"
+    arguments = f"tests/disk/test_every_call.py -m long --timeout {NO_END_S} -o faulthandler_timeout={NO_END_S}"
     words = ["make", "--no-print-directory", "test-long", f"WORKERS={CORES}", f"ARGS={arguments}"]
 
     def outcome_of(said: Said) -> Outcome:

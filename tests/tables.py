@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import role_table
 from pywan import _core
 from pywan.cli.commands import COMMANDS
 from pywan.cli.grammar import Command
@@ -23,6 +22,7 @@ from pywan.config.table import Row, table
 from pywan.security import operations
 from pywan.security.users import FIRST_ROLES
 from pywan.stats import SENDER_GAUGES
+from support import role_table
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))

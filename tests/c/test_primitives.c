@@ -263,7 +263,7 @@ static void a_record_is_laid_out_as_the_format_says(void)
     memset(record_bytes, 0xee, sizeof record_bytes);
     wan_record_write(record_bytes, length, head, (const uint8_t *)"ab", (const uint8_t *)"value",
                      (const uint8_t *)"cba", (const uint8_t *)"\x05\x06");
-    /* tests/test_core_basics.py tests where each field lies. */
+    /* tests/base/test_core_basics.py tests where each field lies. */
     EXPECT(memcmp(record_bytes, &head, sizeof head) == 0);
     EXPECT(memcmp(record_bytes + sizeof head, wanted, 16) == 0);
     EXPECT_EQUAL(record_bytes[length], 0xee);

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from .files import UnknownBase, changed_files
-from .rules import BUDGET_S, ROOT, SECONDS, Choice, Tree
+from .rules import BUDGET_S, ROOT, SECONDS, Choice, Tree, find_tests
 from .run import run_choice
 
 MEASURED = Path("build/test-seconds.json")  # `make test` writes it (tests/conftest.py).
@@ -74,7 +74,8 @@ def take_seconds() -> int:
         before = kept.get(name)
         if before is None or abs(seconds - before) > max(2.0, 0.3 * before):
             kept[name] = round(seconds, 1)
-    there = {test for test in kept if not test.startswith("test_") or (ROOT / f"tests/{test}.py").exists()}
+    tests = find_tests(ROOT)
+    there = {name for name in kept if not name.startswith("test_") or name in tests}
     (ROOT / SECONDS).write_text(json.dumps({name: kept[name] for name in sorted(there)}, indent=0) + "\n")
     return 0
 

@@ -6,9 +6,9 @@ import ast
 import functools
 import json
 import tomllib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RULES = Path("tests/changed/rules.toml")
@@ -60,10 +60,11 @@ class Choice:
         self.left_out += other.left_out
         self.unknown += other.unknown
 
-    def test_arguments(self) -> list[str]:
-        """Returns the tests as pytest takes them, without single tests of files that run whole."""
+    def test_arguments(self, files: Mapping[str, str]) -> list[str]:
+        """Returns the tests as pytest takes them, without single tests of files that run whole. `files` has the file of
+        each name."""
         return [
-            f"tests/{name}.py" + (f"::{single}" if single else "")
+            files[name] + (f"::{single}" if single else "")
             for name, _, single in (test.partition("::") for test in sorted(self.tests))
             if not single or name not in self.tests
         ]
@@ -76,11 +77,19 @@ class Tree:
         self.root = root
         self.rules = read_rules(root / RULES)
         self.seconds: dict[str, float] = json.loads((root / SECONDS).read_text())
-        self.tests = sorted(file.stem for file in (root / "tests").glob("test_*.py"))
+        self.tests = find_tests(root)
 
     @functools.cached_property
     def _imports(self) -> dict[str, set[str]]:
-        return {file.stem: imports_of(file) for file in sorted((self.root / "tests").glob("*.py"))}
+        """What tests and the modules that they share import, by their names. A test imports the `conftest.py` beside
+        it, and what that imports."""
+        folder = self.root / "tests"
+        files = [*folder.glob("*.py"), *folder.glob("support/*.py"), *folder.glob("*/conftest.py")]
+        found = {module_of(file.relative_to(folder)): imports_of(file) for file in files}
+        for test, file in self.tests.items():
+            beside = module_of(PurePath(file).relative_to("tests").with_name("conftest.py"))
+            found[test] = imports_of(self.root / file) | ({beside} | found[beside] if beside in found else set())
+        return found
 
     def choose(self, files: Iterable[str]) -> Choice:
         chosen = Choice()
@@ -107,7 +116,7 @@ class Tree:
 
     def _choose_for(self, file: str) -> Choice:
         path, chosen = PurePosixPath(file), Choice()
-        if path.parent == PurePosixPath("tests") and path.stem in self.tests and path.suffix == ".py":
+        if self.tests.get(path.stem) == file:
             chosen.tests[path.stem] = f"{file} is changed"
             chosen.reasons.append(f"{file}: itself")
             return chosen
@@ -144,12 +153,23 @@ class Tree:
         if path.parts[0] != "tests":
             module = ".".join(path.with_suffix("").parts).removesuffix(".__init__")
             return [test for test in self.tests if module in self._imports[test]] if module != "pywan" else []
-        wanted = {path.parts[1].removesuffix(".py")}
+        wanted = {module_of(path.relative_to("tests"))}
         while True:
             more = {name for name, imports in self._imports.items() if imports & wanted} - wanted
             if not more:
                 return [test for test in self.tests if test in wanted]
             wanted |= more
+
+
+def find_tests(root: Path) -> dict[str, str]:
+    """Returns the test files of a tree, from its root, by their names. No two have one name."""
+    return {file.stem: str(file.relative_to(root)) for file in sorted((root / "tests").rglob("test_*.py"))}
+
+
+def module_of(file: PurePath) -> str:
+    """Returns the name under which tests import a file of their folder: that of a package stands for all of it."""
+    is_one = file.parts[0] == "support" or file.name == "conftest.py"
+    return ".".join(file.with_suffix("").parts) if is_one else file.parts[0].removesuffix(".py")
 
 
 def choice_of_rule(rule: Rule) -> Choice:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from .rules import WORKERS, Choice
+from .rules import WORKERS, Choice, find_tests
 
 STEP_LIMIT_S = 600  # A step that takes so long finds no end: a world, say, in which nobody gets on.
 C_PROGRAMS = ("plain/tests", "plain/test_threads")
@@ -56,7 +56,7 @@ def run_choice(choice: Choice, root: Path, *, first_only: bool = False) -> tuple
     beside = [("the C tests", c_test_command())] if choice.c_tests else []
     beside += [(world, world_command(world, seeds)) for world, seeds in sorted(choice.worlds.items())]
     with tempfile.TemporaryDirectory(prefix="pywan-changed-") as folder:
-        steps = [Step("tests", _pytest(choice, first_only), root, Path(folder))] if choice.tests else []
+        steps = [Step("tests", _pytest(choice, root, first_only), root, Path(folder))] if choice.tests else []
         try:
             while beside or steps:
                 if beside and not any(step.name != "tests" for step in steps):
@@ -74,8 +74,8 @@ def run_choice(choice: Choice, root: Path, *, first_only: bool = False) -> tuple
     return failures, time.monotonic() - started
 
 
-def _pytest(choice: Choice, first_only: bool) -> list[str]:
-    return test_command(choice.test_arguments(), "-n", str(WORKERS), *(["-x"] if first_only else []))
+def _pytest(choice: Choice, root: Path, first_only: bool) -> list[str]:
+    return test_command(choice.test_arguments(find_tests(root)), "-n", str(WORKERS), *(["-x"] if first_only else []))
 
 
 class Step:

@@ -19,7 +19,7 @@ from pywan.testing.waiting import eventually
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from made_certificates import new_options
+from support.made_certificates import new_options
 
 from . import load
 from .history import Applications, Written, check_journal

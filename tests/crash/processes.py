@@ -42,7 +42,7 @@ class Nursery:
                 "-shared",
                 "-fPIC",
                 "-O1",
-                str(Path(__file__).parent.parent / "faulty_disk.c"),
+                str(Path(__file__).parent.parent / "support" / "faulty_disk.c"),
                 "-o",
                 str(faulty_disk),
                 "-ldl",

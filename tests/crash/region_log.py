@@ -101,8 +101,8 @@ def applications(data: bytes, at: int, in_queue: bool = False) -> Iterator[Appli
         at += PART.size
         end = at + length
         if in_queue and kind == RECORDS:
-            from log_format import records  # Beside the tests, and not where a campaign runs.
-            from records import read_record
+            from support.log_format import records  # Beside the tests, and not where a campaign runs.
+            from support.records import read_record
 
             for record in records(data[at:end], items).values():
                 fields = read_record(record)

@@ -17,7 +17,7 @@ import msgpack
 from pywan import _core
 from pywan.errors import ConnectivityError, ProtocolError, PywanError
 from pywan.protocol.calls import error_of
-from records import make_record
+from support.records import make_record
 
 from .grammar import odd_number
 

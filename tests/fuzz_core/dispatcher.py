@@ -12,7 +12,7 @@ from random import Random
 
 from pywan import _core
 from pywan.errors import ProtocolError
-from records import PONG, REWIND, check_ledger, read_batch, split_frames
+from support.records import PONG, REWIND, check_ledger, read_batch, split_frames
 
 from .grammar import ACK, BATCH, FAILURE, FRAME_ACK, frame, odd_number
 

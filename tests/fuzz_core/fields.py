@@ -26,7 +26,7 @@ from pywan import _core
 from pywan.errors import ProtocolError, PywanError
 from pywan.gateway.floors import Floor, decode_floors, encode_floors
 from pywan.protocol import gateway
-from records import (
+from support.records import (
     ACK,
     BATCH,
     BYE,

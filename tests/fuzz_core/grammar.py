@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from pywan import _core
-from records import ACK, BATCH, FAILURE, FRAME_ACK, FUTURE_STAMP, REGION_NOT_FOUND, SECTION, make_record
+from support.records import ACK, BATCH, FAILURE, FRAME_ACK, FUTURE_STAMP, REGION_NOT_FOUND, SECTION, make_record
 
 EDGES = (
     0,

@@ -17,18 +17,7 @@ import lz4.block
 
 from pywan import _core
 from pywan.errors import ProtocolError
-from records import (
-    BYE,
-    PING,
-    REGION,
-    REWIND,
-    STREAM,
-    STREAM_NAME,
-    UPDATE,
-    make_stream,
-    read_ack,
-    split_frames,
-)
+from support.records import BYE, PING, REGION, REWIND, STREAM, STREAM_NAME, UPDATE, make_stream, read_ack, split_frames
 
 from .grammar import BATCH, FRAME_ACK, SectionPlan, frame, odd_number, payload_of, plan_records, spoil
 
@@ -279,7 +268,7 @@ class Member:
 
 def packed_frame(source: Random, payload: bytes, number: int, count: int) -> bytes:
     """As lz4 packs it; the unpacked length may be a lie."""
-    from records import FRAME, MAGIC
+    from support.records import FRAME, MAGIC
 
     packed = lz4.block.compress(payload, store_size=False) if source.random() < 0.9 else source.randbytes(40)
     raw = odd_number(source, len(payload), 27) if source.random() < 0.1 else len(payload)

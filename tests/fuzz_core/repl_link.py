@@ -18,7 +18,7 @@ from typing import Any
 from pywan import _core
 from pywan.errors import ProtocolError
 from pywan.stats import ledger
-from records import PING, PONG, make_record, split_frames
+from support.records import PING, PONG, make_record, split_frames
 
 from . import calls
 from .grammar import odd_number

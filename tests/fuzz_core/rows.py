@@ -13,7 +13,7 @@ import tempfile
 from random import Random
 
 from pywan import _core
-from records import PING, UPDATE, make_record
+from support.records import PING, UPDATE, make_record
 
 from .grammar import BATCH, SectionPlan, frame, odd_number, payload_of, spoil
 

@@ -27,9 +27,9 @@ import numpy
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from log_format import MOVED, read_blocks
 from pywan import _core
 from pywan.protocol import gateway
+from support.log_format import MOVED, read_blocks
 
 HERE = Path(__file__).parent
 VERSION = _core.RECORD_FORMAT

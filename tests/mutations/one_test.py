@@ -1,7 +1,7 @@
 """Owns the run of one selection of tests in a copy of the tree, and which of them failed.
 
-A selection is what a patch says behind `Test:`. It is what pytest takes (`tests/test_x.py -k words`), or the name of a
-file of the C tests and words of the promise (`c/test_log words of the promise`).
+A selection is what a patch says behind `Test:`. It is what pytest takes (`tests/room/test_x.py -k words`), or the name
+of a file of the C tests and words of the promise (`c/test_log words of the promise`).
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent.parent))  # For `databases`.
 
-from databases import why_no_postgres
+from support.databases import why_no_postgres
 
 from .campaign import ROUNDS_OF_A_WORLD, CampaignFailure, run
 

@@ -22,10 +22,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from databases import Postgres, SqliteFile
 from pywan.site.locator import Locator
 from pywan.testing.processes import ChildProcess
 from pywan.testing.waiting import LIMIT_S, eventually
+from support.databases import Postgres, SqliteFile
 
 ROUNDS_OF_A_WORLD = 10
 ROUNDS_BETWEEN_RESTS = 5

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import private_network
-from made_certificates import LOCAL, new_options
-from private_network import PrivateNetwork
 from pywan.testing.site_processes import MemberProcess
+from support import private_network
+from support.made_certificates import LOCAL, new_options
+from support.private_network import PrivateNetwork
 
 from .decisions import Timelines
 from .faults import END_S, FAULTS, MEMBER_TIMEOUT_MS, MEMBERS, Faults

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from private_network import PrivateNetwork
 from pywan.testing.site_processes import MemberProcess
+from support.private_network import PrivateNetwork
 
 from .decisions import note_lost_file
 from .rest import ROLES, wait_until

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from linearizability import ABSENT, Operation, Verdict, check
 from pywan import _core
+from support.linearizability import ABSENT, Operation, Verdict, check
 
 from .decisions import BucketOf, Reset, Timelines
 

@@ -14,7 +14,7 @@ from pywan.coordination.tables import BucketKey
 from .shown import number_in
 
 if TYPE_CHECKING:
-    from linearizability import Operation
+    from support.linearizability import Operation
 
     from .member import Member, SimulatedRegion
     from .remote import Version

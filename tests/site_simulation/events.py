@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from linearizability import Operation
 from pywan import GatewayEventFilter, _core
 from pywan.config.attributes import SenderAttributes
 from pywan.coordination.tables import BucketKey
 from pywan.member.sender_roles import role_name
+from support.linearizability import Operation
 
 from .drops import Drops
 from .member import Member

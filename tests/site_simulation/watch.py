@@ -7,10 +7,10 @@ from collections import defaultdict
 from collections.abc import Hashable
 from typing import TYPE_CHECKING, NamedTuple
 
-from linearizability import ABSENT, Operation, Verdict, check
 from pywan.coordination.actions import Store
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation
 from pywan.member.hosting import unclean_recovery_timeout_ms
+from support.linearizability import ABSENT, Operation, Verdict, check
 
 from .member import Member
 from .shown import changelog_of, shown

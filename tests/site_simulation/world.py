@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
-from linearizability import Operation
 from pywan import _core
 from pywan.base.clocks import DRIFT_MS
 from pywan.config.attributes import RegionAttributes
@@ -18,6 +17,7 @@ from pywan.coordination.actions import Store
 from pywan.coordination.agent_session import Remembered
 from pywan.coordination.tables import Incarnation
 from pywan.errors import PywanError
+from support.linearizability import Operation
 
 from .broken import Broken
 from .client import ANSWERED, AT_REPLICA, FAILED, Client

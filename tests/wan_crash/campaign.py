@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from made_certificates import new_options
 from pywan.testing.waiting import eventually
-from wan_site import WanMember, WanSite
+from support.made_certificates import new_options
+from support.wan_site import WanMember, WanSite
 
 from .faults import MEMBER_TIMEOUT_MS, WAIT_S, Faults
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from pywan.testing.waiting import eventually
-from wan_site import WanMember, WanSite
+from support.wan_site import WanMember, WanSite
 
 MEMBER_TIMEOUT_MS = 3000
 END_S = 120.0  # A member that ends waits up to a minute for others to take what only that member has.

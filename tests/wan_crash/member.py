@@ -15,7 +15,7 @@ from pywan.testing.site_processes import serve_site
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from wan_site import WanProcess
+from support.wan_site import WanProcess
 
 HOT_KEYS = 20
 
