@@ -834,12 +834,42 @@ wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets
     return make_run(queue, region, buckets, align, first);
 }
 
+/* Forgets the events behind the high watermark. Their sequences are free again. If one of these events has replaced an
+ * earlier one, the partition has a gap. */
+static void forget_unstable(wan_queue *queue, wan_partition *partition)
+{
+    raise_stable(queue, partition);
+    if (partition->replaced_by > partition->stable) partition->lacks = partition->stable;
+    for (uint64_t sequence = partition->stable;
+         (sequence = wan_queue_next_live(partition, sequence + 1, partition->appended));) {
+        make_hole(queue, partition, sequence, 0);
+        queue->forgotten++;
+    }
+    if (queue->broken || partition->stable == partition->appended) return;
+    partition->appended = partition->stable;
+    if (partition->explained > partition->appended) partition->explained = partition->appended;
+    if (partition->duplicate_through > partition->appended) partition->duplicate_through = partition->appended;
+    if (partition->known_holes > partition->appended) partition->known_holes = partition->appended;
+    wan_queue_forget_index(partition); /* A slot must not seem to name a later event. */
+    while (partition->block_count) {
+        wan_block *newest = nth_block(partition, partition->block_count - 1);
+        const uint64_t next = partition->appended / WAN_BLOCK_ENTRIES;
+        if (newest->number < next || (newest->number == next && newest->entries)) break;
+        /* The next event needs the entries of a block whose events are gone. */
+        if (newest->number == next) partition->has_gaps = 1;
+        give_block(queue, partition, newest);
+        partition->block_count--;
+    }
+    check_positions(partition);
+}
+
 wan_status wan_queue_feed(wan_queue *queue, uint32_t number, const uint64_t *high_watermark, uint64_t timeline,
                           uint64_t last)
 {
     wan_partition *partition = &queue->partitions[number];
     if (queue->broken) return wan_refuse_broken(queue->broken);
     if (!partition_waits(queue, partition)) partition->stable = partition->appended;
+    if (!high_watermark && partition->stream) forget_unstable(queue, partition);
     partition->stream = high_watermark;
     if (partition->explained < partition->appended) partition->explained = partition->appended;
     if (high_watermark && !partition->appended) {

@@ -327,9 +327,11 @@ wan_status wan_queue_add_run(wan_queue *queue, uint16_t region, uint32_t buckets
  * What is not whole, or lacks what others have, is forgotten: the others have all of it, and what this member says of
  * itself would make the remote site skip theirs. */
 void wan_queue_send_rest(wan_queue *queue, uint32_t partition, int is_whole);
-/* From now on a bucket feeds a stream partition. `counted`: through which sequence its changes count. NULL: it feeds it
- * no more, and all its events count. `life`: of the bucket. `last`: its newest change. Of a partition that never had an
- * event, what came before that is gone. WAN_BROKEN: nothing was changed. */
+/* From now on a bucket feeds a stream partition. `high_watermark`: the bucket's, of its change log. NULL: the bucket
+ * feeds the partition no more. The partition then forgets its events behind the high watermark: no client was told of
+ * their changes, and a new primary may give their sequences to other changes. `timeline`: of the bucket. `last`: the
+ * newest change of the bucket. A partition that never had an event begins behind `last`. WAN_BROKEN: nothing was
+ * changed. */
 wan_status wan_queue_feed(wan_queue *queue, uint32_t partition, const uint64_t *high_watermark, uint64_t timeline,
                           uint64_t last);
 /* More changes of the bucket that feeds a partition may count now. Returns how many events more can be peeked. The

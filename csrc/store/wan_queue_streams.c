@@ -138,10 +138,12 @@ wan_status wan_queue_reach_back(wan_queue *queue, uint32_t number, uint64_t afte
     const uint64_t high_watermark = __atomic_load_n(partition->stream, __ATOMIC_ACQUIRE);
     if (high_watermark < partition->stable) partition->stable = high_watermark > after ? high_watermark : after;
     wan_queue_forget_index(partition); /* A slot must not seem to name one of these. */
+    const uint64_t left_before = partition->begun < partition->removed ? partition->removed : 0;
     partition->removed = partition->peeked = partition->begun = after;
     wan_queue_close_gaps(partition);
     partition->known_holes = 0;
     wan_queue_forget_exceptions(partition, after);
+    if (left_before) partition->explained = left_before; /* The reasons of these events are forgotten. */
     if (partition->telling > after) partition->telling = after;
     if (partition->tellable > after) partition->tellable = after;
     check_positions(partition);

@@ -273,6 +273,8 @@ class EventQueue:
         partition is on its way, or it has another timeline; nothing was changed."""
     def end_lacking(self, partition: int, timeline: int, through: int) -> None:
         """All members were asked for what the partition lacks, which was all through `through`."""
+    def lack_events_behind(self, partition: int, timeline: int, after: int) -> bool:
+        """Another queue has events of a stream behind `after`."""
     def run_events(self, first: int, count: int) -> list[int]:
         """How many events are queued in each of `count` partitions, from `first` on."""
     @property
@@ -608,6 +610,8 @@ class RegionCore(RegionCalls):
     ) -> None:
         """Replaces the attached senders by these EventQueues, and recomputes which sites new events will reach: the
         remote sites of the running senders."""
+    def end_feeds(self, now: bool = False) -> bool:
+        """Returns whether the queues that are attached no more have only replicated events of a shared region."""
     def set_callback_path(self, change: _CallbackChange | None) -> None:
         """From now on changes go through `change(operation, key, value, callback_argument)`, which calls the user's
         Python."""

@@ -43,7 +43,8 @@ cdef extern from "store/wan_queue.h" nogil:
     enum: WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED, WAN_HOLE_CLEARED, WAN_HOLE_REASONS
     enum: WAN_EXCEPTIONS_MAX
     ctypedef struct wan_exception:
-        pass
+        uint64_t first
+        uint32_t count, reason
     ctypedef struct wan_removal:
         uint64_t after, through, explained
         const wan_exception *exceptions
@@ -67,6 +68,7 @@ cdef extern from "store/wan_queue.h" nogil:
         uint64_t bytes
         uint64_t unpeeked
         uint64_t stable
+        uint64_t unstable_events
         uint64_t durable
         uint64_t taken
         const uint64_t *stream

@@ -4,8 +4,7 @@ no thread and no socket."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from pywan.config.values import to_int
@@ -32,6 +31,8 @@ class Queue(Protocol):
     ) -> tuple[int, int | None, int, bytes] | None: ...
     def take_older(self, partition: int, life: int, removed: int, events: bytes) -> bool: ...
     def end_lacking(self, partition: int, life: int, through: int) -> None: ...
+    def run_events(self, first: int, count: int) -> list[int]: ...
+    def lack_events_behind(self, partition: int, life: int, after: int) -> bool: ...
 
 
 class Lack(NamedTuple):
@@ -44,7 +45,8 @@ class Lack(NamedTuple):
 
 class Wanted(NamedTuple):
     """A question for the events of a bucket behind `after` through `through`. The reply makes the member announce
-    removals again."""
+    removals again. `holds_after`: the queue of the asking member `member_id` has no gap, and has events behind this
+    sequence."""
 
     region: str
     sender: str
@@ -52,6 +54,8 @@ class Wanted(NamedTuple):
     life: int
     after: int
     through: int
+    holds_after: int = SEQUENCE_MAX
+    member_id: int = 0
 
 
 Ask = Callable[[Incarnation, Wanted, int], Mapping[str, Any]]
@@ -97,6 +101,24 @@ def answer(request: Mapping[str, Any], queue_of: Callable[[str], Queue | None]) 
         "length": len(events),
         "events": events[begin : begin + PIECE_BYTES],
     }
+
+
+def begins_later(
+    request: Mapping[str, Any], queue_of: Callable[[str], Queue | None], holders: Collection[Incarnation]
+) -> bool:
+    """Returns whether a queue of this member began behind events of the asking queue. The queue has a gap from now on.
+    A queue that got the sender again may still have events that no other member has asked for
+    (docs/decisions/0093). NotNow: this member does not know yet that the asking member is one of the `holders`. The
+    request has passed `answer`."""
+    held = to_int(request.get("holds_after", SEQUENCE_MAX), "holds_after", 0, SEQUENCE_MAX)
+    member_id = to_int(request.get("member_id", 0), "member_id", 0, (1 << 32) - 1)
+    queue = queue_of(request["sender"])
+    first = None if queue is None else queue.run_of(request["region"])
+    if queue is None or first is None or held == SEQUENCE_MAX:
+        return False
+    if not any(each.member_id == member_id for each in holders):
+        raise NotNow(f"member {member_id:#x} is no holder of bucket {request['bucket']} yet")
+    return queue.lack_events_behind(first + request["bucket"], request["life"], held)
 
 
 class Older(NamedTuple):
@@ -156,6 +178,8 @@ class OlderEvents:
         self._ask = ask
         # The members that gave all their events, by bucket, timeline, and end of the gap.
         self._asked: dict[tuple[int, int, int | None], set[Incarnation]] = {}
+        self._ended: list[Lack] = []  # The synced buckets whose removals other members have to announce again.
+        self._announced: dict[tuple[int, int, int | None], set[Incarnation]] = {}  # As `_asked`.
 
     def round(self, me: Incarnation, lacks: list[Lack]) -> str:
         """Asks every member that has not yet given all its events of the given buckets. Returns the reason why a member
@@ -200,6 +224,9 @@ class OlderEvents:
     def _that_gave_all(self, lack: Lack) -> set[Incarnation]:
         return self._asked.setdefault((lack.number, lack.bucket.timeline, lack.through), set())
 
+    def _that_announce(self, lack: Lack) -> set[Incarnation]:
+        return self._announced.setdefault((lack.number, lack.bucket.timeline, lack.through), set())
+
     def has_asked(self, me: Incarnation, lack: Lack) -> bool:
         """Returns whether all members that hold the bucket have given their events."""
         return lack.through is not None and others_of(lack.bucket, me) <= self._that_gave_all(lack)
@@ -210,14 +237,42 @@ class OlderEvents:
         for number, bucket, through in lacks:
             if first is not None and through is not None:
                 self.queue.end_lacking(first + number, bucket.timeline, through)
+        self._ended += lacks
 
-    def ask_removed_through(self, me: Incarnation, ended: list[Lack]) -> None:
-        """Makes the other members announce removals of the given buckets once more: earlier announcements had no
-        effect. A member without a reply announces with its next removal."""
-        for number, bucket, _ in ended:
-            for other in sorted(others_of(bucket, me)):
-                with contextlib.suppress(PywanError):
-                    self._ask(other, Wanted(self.region, self.sender, number, bucket.timeline, 0, 0), 0)
+    def ask_removed_through(self, me: Incarnation) -> bool:
+        """Makes the other members announce removals of the synced buckets once more: earlier announcements had no
+        effect. A member without a reply announces with its next removal. A queue that began behind the events of this
+        queue asks for these events in turn (`begins_later`). Returns whether no member has to be asked again."""
+        ended, self._ended = self._ended, []
+        for lack in ended:
+            left = others_of(lack.bucket, me) - self._that_announce(lack)
+            for other in sorted(left):
+                if not self._ask_other(me, other, lack):
+                    self._ended.append(lack)
+                    break
+        return not self._ended
+
+    def _ask_other(self, me: Incarnation, other: Incarnation, lack: Lack) -> bool:
+        timeline = lack.bucket.timeline
+        held = self._held_after(lack.number, timeline)
+        wanted = Wanted(self.region, self.sender, lack.number, timeline, 0, 0, held, me.member_id)
+        try:
+            if self._ask(other, wanted, 0).get("again"):
+                return False
+        except NotNow:
+            return False
+        except PywanError:
+            pass
+        self._that_announce(lack).add(other)
+        return True
+
+    def _held_after(self, number: int, life: int) -> int:
+        """Returns the sequence behind which the queue has events of a bucket. SEQUENCE_MAX: no event."""
+        first = self.queue.run_of(self.region)
+        if first is None or not self.queue.run_events(first + number, 1)[0]:
+            return SEQUENCE_MAX
+        found = self.queue.older_events(first + number, life, 0, 0, 0)
+        return SEQUENCE_MAX if found is None or found[1] != 0 else found[0]
 
     def are_at_others(self, me: Incarnation, lacks: list[Lack]) -> bool:
         """Returns whether for every given bucket another member has all events. The member with all events sends them

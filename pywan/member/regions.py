@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -29,6 +30,8 @@ from pywan.region.member_region import MemberRegion
 from pywan.region.region import Region
 
 log = logging.getLogger("pywan.region")
+
+END_FEEDS_S = 5.0  # An altered region waits so long at most for replicas of the queued events of a removed sender.
 
 
 class RegionHosting(Protocol):
@@ -166,6 +169,7 @@ class Regions:
                 )
             region.close()
             region.attach_senders([])
+            region.end_feeds(now=True)  # Calls whose changes are not replicated end in doubt.
             del self._by_name[region.name]
             if self.hosting is not None:
                 self.hosting.unhosted(region.attributes)
@@ -331,6 +335,24 @@ class Regions:
             region.attributes = altered
             self.attach(region)
             self._note_missing_senders(region)
+        self._end_feeds(region)
+
+    def _end_feeds(self, region: MemberRegion) -> None:
+        """Waits until the queues that lost the region have only replicated events. A new primary may give the sequence
+        of an event that is not replicated to another change, and a receiver that had the event would skip the change.
+        Clients of such changes have no answer yet. The wait is about 5 s at most."""
+        until = time.monotonic() + END_FEEDS_S
+        while not region.end_feeds():
+            if time.monotonic() >= until:
+                log.warning(
+                    "region %s: a removed sender forgets events that are not replicated after %g s; no client has"
+                    " got an answer for their changes",
+                    region.name,
+                    END_FEEDS_S,
+                )
+                region.end_feeds(now=True)
+                return
+            time.sleep(0.005)
 
     def _check_one_member(self, region: MemberRegion, altered: RegionAttributes) -> None:
         """Raises IllegalStateError if a region of several members would get a persistent sender or a queue. Both belong

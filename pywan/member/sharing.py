@@ -37,7 +37,17 @@ from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.member.feeding import Feeding, Sender, members_without
 from pywan.member.hosting import is_of_site, site_attributes, unclean_recovery_timeout_ms, weight_of
 from pywan.member.interest import Interest, check_interest, receives_all, storing
-from pywan.member.older_events import OLDER_EVENTS, Lack, OlderEvents, Wanted, answer as answer_older, fields_of
+from pywan.member.older_events import (
+    OLDER_EVENTS,
+    Lack,
+    NotNow,
+    OlderEvents,
+    Wanted,
+    answer as answer_older,
+    begins_later,
+    fields_of,
+    others_of,
+)
 from pywan.member.sender_roles import HAS_DECISION_MS, ids_of, role_name
 from pywan.region.member_region import MemberRegion
 from pywan.replication.member_replicas import MemberReplicas
@@ -418,11 +428,14 @@ class SharedRegions:
             if ended and shared is not None:
                 self._see_feeding({older.region: [each.number for each in ended]})
             is_over = not self._lacking(older)
-            if is_over:
-                self._fetching.pop((older.region, older.queue), None)
         if is_over and ended:
             log.info("region %s: this member has all that was queued for sender %s before", older.region, older.sender)
-        older.ask_removed_through(me, ended)
+        if not older.ask_removed_through(me):
+            return False
+        with self._lock:
+            is_over = not self._lacking(older)
+            if is_over:
+                self._fetching.pop((older.region, older.queue), None)
         return is_over
 
     def _lacking(self, older: OlderEvents) -> list[Lack]:
@@ -435,6 +448,14 @@ class SharedRegions:
             shared = self._regions.get(request["region"])
             if reply and shared is not None and shared.changelog is not None:
                 shared.changelog.announce_removals(int(request["bucket"]))
+            number = int(request["bucket"])
+            bucket = self._decided(request["region"]).get(number)
+            if reply and not reply.get("again") and bucket is not None and not self._ending.is_set():
+                try:
+                    if begins_later(request, queue_of, others_of(bucket, self._me)):
+                        self._see_feeding({request["region"]: [number]})
+                except NotNow:
+                    return {"again": True}
         return reply
 
     def take_part(self, region: MemberRegion, is_decided: bool) -> None:

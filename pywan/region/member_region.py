@@ -137,6 +137,11 @@ class MemberRegion(_core.RegionCore):
             with self._path_lock:
                 self.attach(by_queue, self._path(), asking)
 
+    def end_feeds(self, now: bool = False) -> bool:
+        """As `RegionCore.end_feeds`."""
+        with self.callbacks.lock, self._path_lock:
+            return super().end_feeds(now)
+
     def add_listener(self, listener: CacheListener) -> None:
         self.check_usable()
         listener = make_instance(listener, f"region {self.name!r}: add_listener", CALLBACK_METHODS["cache_listeners"])

@@ -194,12 +194,26 @@ static uint64_t model_remove(model_partition *partition, uint64_t through)
     return dropped;
 }
 
+static void model_forget_unstable(const queue_model *model, model_partition *partition)
+{
+    const uint64_t end = model_counts(model, partition);
+    for (uint64_t sequence = end + 1; sequence <= partition->appended; sequence++)
+        partition->events[sequence - 1].alive = 0;
+    if (partition->appended > end) { /* Sequences are given again, so the index is forgotten. */
+        partition->appended = end;
+        memset(partition->index, 0, sizeof partition->index);
+    }
+    if (partition->duplicate_through > partition->appended) partition->duplicate_through = partition->appended;
+}
+
 static void set_fed(queue_model *model, int fed)
 {
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) {
         model_partition *partition = &model->partitions[number];
         if (!model->fed) partition->high_watermark = partition->appended;
         SAME(wan_queue_feed(&model->queue, number, fed ? &partition->high_watermark : NULL, 1, 0), WAN_OK);
+        if (model->fed && !fed) model_forget_unstable(model, partition);
+        wan_queue_lack(&model->queue, number, 0); /* There is no other member to ask for a replaced event. */
     }
     model->fed = fed;
     for (uint32_t number = 0; number < MODEL_PARTITIONS; number++) drop_front_holes(model, &model->partitions[number]);

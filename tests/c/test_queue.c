@@ -87,9 +87,44 @@ static void a_bucket_gives_events_their_sequences_and_says_which_of_them_count(v
     EXPECT(sequences[0] == 5 && sequences[1] == 2000);
     EXPECT_EQUAL(wan_queue_remove(&queue, 0, 2000), 3);
     EXPECT_EQUAL(append_at(9001), WAN_OK);
-    EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1, 0), WAN_OK); /* Nobody is waited for any more. */
+    high_watermark = 9001;
+    EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1, 0), WAN_OK); /* Looks once more what is replicated. */
     EXPECT_EQUAL(peek(8, records), 1);
     close_queue();
+}
+
+static void a_bucket_that_feeds_no_more_leaves_no_event_behind_its_high_watermark(void)
+{
+    wan_record *records[8];
+    for (int conflate = 0; conflate < 2; conflate++)
+        for (uint64_t watermark = 1; watermark < 1600; watermark += 511) {
+            uint64_t high_watermark = 0;
+            open_queue(conflate);
+            EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
+            for (uint64_t n = 1; n <= 1600; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
+            EXPECT_EQUAL(append_at(5000), WAN_OK);
+            high_watermark = watermark;
+            EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1, 0), WAN_OK);
+            const uint64_t left = conflate ? 0 : watermark;
+            EXPECT_EQUAL(queue.events, left);
+            EXPECT_EQUAL(queue.forgotten + queue.conflated, 1601 - left);
+            EXPECT_EQUAL(queue.partitions[0].appended, watermark);
+            /* Another primary has given the sequences to other changes. */
+            high_watermark = 0;
+            EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, watermark), WAN_OK);
+            for (uint64_t n = watermark + 1; n <= watermark + 700; n++) EXPECT_EQUAL(append_at(n), WAN_OK);
+            high_watermark = watermark + 700;
+            wan_queue_count(&queue, 0);
+            EXPECT_EQUAL(queue.events, conflate ? 1 : left + 700);
+            for (uint64_t next = conflate ? watermark + 700 : 1; next <= watermark + 700;) {
+                const uint32_t count = peek(8, records);
+                EXPECT(count);
+                if (!count) break;
+                for (uint32_t n = 0; n < count; n++) EXPECT_EQUAL(sequences[n], next++);
+            }
+            EXPECT_EQUAL(wan_queue_remove(&queue, 0, watermark + 700), conflate ? 1 : left + 700);
+            close_queue();
+        }
 }
 
 static void what_is_left_when_nothing_feeds_a_stream_is_sent_by_whoever_has_all_of_it(void)
@@ -101,6 +136,7 @@ static void what_is_left_when_nothing_feeds_a_stream_is_sent_by_whoever_has_all_
     wan_queue_lead(&queue, 0, 0, 0);
     EXPECT_EQUAL(append_at(1), WAN_OK);
     EXPECT_EQUAL(append_at(2), WAN_OK);
+    high_watermark = 2;
     EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1, 0), WAN_OK);
     EXPECT_EQUAL(peek(8, records), 0); /* Another member sends it. */
     wan_queue_send_rest(&queue, 0, 1);
@@ -111,6 +147,7 @@ static void what_is_left_when_nothing_feeds_a_stream_is_sent_by_whoever_has_all_
         EXPECT_EQUAL(wan_queue_feed(&queue, 0, &high_watermark, 1, 0), WAN_OK);
         if (is_whole) wan_queue_lack(&queue, 0, 5);
         EXPECT_EQUAL(append_at(6), WAN_OK);
+        high_watermark = 6;
         EXPECT_EQUAL(wan_queue_feed(&queue, 0, NULL, 1, 0), WAN_OK);
         wan_queue_send_rest(&queue, 0, is_whole);
         EXPECT_EQUAL(peek(8, records), 0);
@@ -1493,6 +1530,8 @@ static void random_operations_do_what_a_plain_model_says(void)
 const test_case queue_tests[] = {
     {"a bucket gives events their sequences, and says which of them count",
      a_bucket_gives_events_their_sequences_and_says_which_of_them_count},
+    {"a bucket that feeds no more leaves no event behind its high watermark",
+     a_bucket_that_feeds_no_more_leaves_no_event_behind_its_high_watermark},
     {"what is left when nothing feeds a stream is sent by whoever has all of it",
      what_is_left_when_nothing_feeds_a_stream_is_sent_by_whoever_has_all_of_it},
     {"a partition begins anew with its bucket", a_partition_begins_anew_with_its_bucket},

@@ -69,6 +69,7 @@ REFUSED = {
     "older_events": lambda queue: (0, 0, 0, 1, 1),
     "take_older": lambda queue: (0, 0, 0, b""),
     "end_lacking": lambda queue: (0, 0, 0),
+    "lack_events_behind": lambda queue: (0, 0, 0),
     "append_record": lambda queue: (make_record(b"l"),),
     "clear": lambda queue: (),
     "is_past": lambda queue: (1, 0, 1),

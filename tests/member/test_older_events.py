@@ -8,7 +8,7 @@ from pywan import _core
 from pywan.coordination.tables import Bucket, Incarnation
 from pywan.errors import ConfigurationError, ConnectivityError, ProtocolError
 from pywan.member.feeding import Feeding
-from pywan.member.older_events import PIECE_BYTES, Lack, OlderEvents, answer, fields_of
+from pywan.member.older_events import PIECE_BYTES, Lack, NotNow, OlderEvents, answer, begins_later, fields_of
 from support.feeding import BUCKETS, Sender, profile
 from support.records import make_record
 
@@ -22,13 +22,20 @@ class Site:
     def __init__(self, **queues: FakeQueue) -> None:
         self.queues = {each: queues[each.name] for each in (A, B, C) if each.name in queues}
         self.deaf: set[Incarnation] = set()
+        self.unknown: set[Incarnation] = set()  # Not known as holders to other members.
         self.asked: list[Incarnation] = []
 
     def ask(self, member, wanted, begin):
         self.asked.append(member)
         if member in self.deaf:
             raise ConnectivityError("it does not answer")
-        return answer(fields_of(wanted, begin), {"ln": self.queues[member]}.get)
+        request, queue_of = fields_of(wanted, begin), {"ln": self.queues[member]}.get
+        reply = answer(request, queue_of)
+        try:
+            begins_later(request, queue_of, self.queues.keys() - {member} - self.unknown)
+        except NotNow:
+            return {"again": True}
+        return reply
 
     def older(self, me):
         return OlderEvents("data", "ln", self.queues[me], self.ask)
@@ -37,9 +44,9 @@ class Site:
 class FakeQueue:
     """A queue whose one stream holds the events `held`. An event is its sequence in one byte."""
 
-    def __init__(self, held=(), *, lacks: int | None = 0, removed=0, timeline=TIMELINE, run=8, size=1):
+    def __init__(self, held=(), *, lacks: int | None = 0, removed=0, timeline=TIMELINE, run=8, size=1, begun=0):
         self.held, self.lacks, self.removed, self.timeline, self.run = set(held), lacks, removed, timeline, run
-        self.size, self.is_on_its_way, self.ended = size, False, []
+        self.size, self.is_on_its_way, self.ended, self.begun = size, False, [], begun
 
     def run_of(self, region):
         return self.run if region == "data" else None
@@ -70,6 +77,16 @@ class FakeQueue:
         self.ended.append((partition, timeline, through))
         self.lacks = 0
 
+    def run_events(self, first, count):
+        return [len(self.held)] * count
+
+    def lack_events_behind(self, partition, timeline, after):
+        assert (partition, timeline) == (self.run, self.timeline)
+        is_later = not self.lacks and after < self.begun
+        if is_later:
+            self.lacks = self.begun
+        return is_later
+
 
 def lack(through: int | None, *isr, leaving=()):
     return Lack(0, Bucket(primary=isr[0], isr=isr, leaving=leaving, timeline=TIMELINE), through)
@@ -87,8 +104,33 @@ def test_a_queue_gets_what_all_other_holders_have_and_nothing_that_came_later():
     before = len(site.asked)
     older.round(B, [lacks])
     assert len(site.asked) == before  # Nobody is asked again.
-    older.ask_removed_through(B, [lacks])
+    assert older.ask_removed_through(B)
     assert sorted(site.asked[before:]) == [A, C]
+
+
+def test_a_queue_that_began_behind_the_events_of_another_one_gets_them_when_that_one_lacks_nothing():
+    """The sender was taken from a region while B had events that A had sent, and then the region got it again."""
+    site = Site(a=FakeQueue({7}, begun=6), b=FakeQueue({2, 3, 7}, lacks=6, removed=1))
+    older, lacks = site.older(B), lack(6, A, B)
+    older.round(B, [lacks])
+    older.end([lacks])
+    site.unknown = {B}  # A does not know yet that B has the bucket.
+    assert not older.ask_removed_through(B) and site.queues[A].lacks == 0
+    site.unknown = set()
+    assert older.ask_removed_through(B) and site.queues[A].lacks == 6
+    asking = site.older(A)
+    asking.round(A, [lack(6, A, B)])
+    assert asking.has_asked(A, lack(6, A, B)) and {2, 3} <= site.queues[A].held
+    before = len(site.asked)
+    assert older.ask_removed_through(B) and len(site.asked) == before  # It is done.
+
+
+def test_a_queue_without_events_asks_no_queue_that_began_later():
+    site = Site(a=FakeQueue(begun=6), b=FakeQueue(lacks=6, removed=1))
+    older = site.older(B)
+    older.round(B, [lack(6, A, B)])
+    older.end([lack(6, A, B)])
+    assert older.ask_removed_through(B) and site.queues[A].lacks == 0
 
 
 def test_a_member_alone_lacks_nothing():

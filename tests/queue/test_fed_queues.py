@@ -216,14 +216,47 @@ def test_a_queue_has_no_more_partitions_than_a_frame_can_name():
     assert queue.add_run("many three", 25_534) == 40_001
 
 
-def test_a_queue_that_is_taken_away_keeps_what_it_has_and_all_of_it_is_stable():
+def test_a_queue_that_is_taken_away_sends_what_it_has_when_that_is_replicated():
     with SharedSite(2, buckets=1) as site:
         (here,), _ = feed(site, "ln", buckets=1)
+        core = site.members[0].core
         lead(here)
-        call = Call(site.members[0].core.put, "k", "v")
+        call = Call(core.put, "k", "v")
         eventually(lambda: len(here) == 1)
-        site.members[0].core.attach([])
-        assert peek(here, 0) == [1]
+        core.attach([])
+        assert not core.end_feeds() and peek(here, 0) == []
+        site.carry()
+        call.result()
+        assert core.end_feeds() and peek(here, 0) == [1] and here.run_of(core.name) is None
+
+
+def test_a_queue_that_is_taken_away_at_once_forgets_what_is_not_replicated():
+    """Another member may give the sequence to another change, and the remote site would skip that one."""
+    with SharedSite(2, buckets=1) as site:
+        (here,), _ = feed(site, "ln", buckets=1)
+        core = site.members[0].core
+        lead(here)
+        first, second = Call(core.put, "k", "v"), None
+        site.carry()
+        first.result()
+        second = Call(core.put, "k", "w")
+        eventually(lambda: len(here) == 2)
+        core.attach([])
+        assert core.end_feeds(now=True)
+        assert [sequence for _, sequence, *_ in queued(here)] == peek(here, 0) == [1] and balanced(here)
+        site.carry()
+        second.result()
+
+
+def test_a_queue_that_gets_its_region_again_before_its_events_are_replicated_begins_again():
+    with SharedSite(2, buckets=1) as site:
+        (here,), _ = feed(site, "ln", buckets=1)
+        core = site.members[0].core
+        call = Call(core.put, "k", "v")
+        eventually(lambda: len(here) == 1)
+        core.attach([])
+        core.attach([here])
+        assert len(here) == 0 and here.lacking(here.run_of(core.name), 1) == [1]  # The other member has it.
         site.carry()
         call.result()
 

@@ -253,8 +253,8 @@ class FaultsOfReplicas:
         self._calls(led.key, ("put",), 8, world.simulation.rng.choice([700, 1000, 1300]))
         self._run(700)
         for _ in range(20):
-            bucket = world.coordinator.core.site.buckets[led.key]
-            if len(bucket.replicas) > 1 and not bucket.learners:
+            bucket = world.coordinator.core.site.buckets.get(led.key)  # None: the coordinator has begun again.
+            if bucket is not None and len(bucket.replicas) > 1 and not bucket.learners:
                 break
             self._run(100)
         world.network.rates.clear()

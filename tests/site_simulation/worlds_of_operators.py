@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 LATE, LATE_SITE = "late", 4
 LOOK_US = 20 * MS  # The operator looks so often whether all members have what is wanted.
-LOSING_US = 1000 * MS  # A region keeps a sender so long whose queue lacks what others have (`losing_senders`).
+LOSING_US = 1000 * MS  # A region keeps a sender so long whose queue lacks what others have (`losing_senders`), and an
+# ended queue waits so long until its events are replicated (`_end_feeds`).
 
 
 class Operators(Gateways):
@@ -57,6 +58,7 @@ class Operators(Gateways):
         self.late, self.is_wanted, self.is_attached = late, False, False
         self._asked: dict[tuple[Member, str], Request] = {}
         self._loses_since_us: dict[tuple[Member, str], int] = {}
+        self._ends_since_us: dict[tuple[Member, str], int] = {}
         self.events.made = [*self.events.made, late]
         self.roles = [*self.roles, SenderRoles._region_attributes(LATE)]
         site = RemoteSite(self.events, LATE_SITE, {each.name: 3 for each in self.regions}, chance.choice([1, 2]))
@@ -114,7 +116,9 @@ class Operators(Gateways):
         is_done = len(member.regions) == len(self.regions)
         for wanted in self.regions:
             region = member.regions.get(wanted.name)
-            if region is not None and not self._has(member, region, wanted):
+            if region is not None and self._has(member, region, wanted):
+                is_done &= self._has_ended_feeds(member, region)
+            elif region is not None:
                 is_done = False
                 if not self._loses_too_early(member, wanted.name):
                     member.do(lambda region=region, wanted=wanted: self._alter_region(member, senders, region, wanted))
@@ -137,6 +141,18 @@ class Operators(Gateways):
             self._loses_since_us.pop((member, region), None)
             return False
         return now_us - self._loses_since_us.setdefault((member, region), now_us) < LOSING_US
+
+    def _has_ended_feeds(self, member: Member, region: SimulatedRegion) -> bool:
+        """As `Regions._end_feeds`, which waits."""
+        if region.end_feeds():
+            self._ends_since_us.pop((member, region.name), None)
+        elif (
+            self.simulation.now_us - self._ends_since_us.setdefault((member, region.name), self.simulation.now_us)
+            >= LOSING_US
+        ):
+            self.statistics["regions that ended a queue with changes that were not replicated"] += 1
+            region.end_feeds(now=True)
+        return (member, region.name) not in self._ends_since_us
 
     def _alter_region(
         self, member: Member, senders: MemberSenders, region: SimulatedRegion, wanted: RegionAttributes

@@ -626,6 +626,22 @@ cdef class EventQueue:
                 wan_queue_lack(&self.gateway.queue, partition, 0)
             wan_lock_release(&self.gateway.lock)
 
+    def lack_events_behind(self, uint32_t partition, uint64_t timeline, uint64_t after):
+        """Another queue has events of a stream behind `after`. Returns whether this queue began later. The queue then
+        has a gap (`lacking`), and does not lead the partition."""
+        cdef bint is_later = False
+        cdef wan_partition *at
+        self.check_partition(partition)
+        check_whole(self)
+        with nogil:
+            wan_lock_take(&self.gateway.lock)
+            at = &self.gateway.queue.partitions[partition]
+            is_later = at.stream != NULL and at.timeline == timeline and not at.lacks and after < at.begun
+            if is_later:
+                wan_queue_lack(&self.gateway.queue, partition, at.begun)
+            wan_lock_release(&self.gateway.lock)
+        return is_later
+
     def run_events(self, uint32_t first, uint32_t count):
         """How many events are queued in each of `count` partitions, from `first` on."""
         cdef uint32_t n

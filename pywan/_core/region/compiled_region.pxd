@@ -47,6 +47,8 @@ cdef class CompiledRegion:
     cdef int close(self) except -1
     cdef int limit_memory(self, MemoryLimit memory) except -1
     cdef int share(self, Changelog changelog, route, bint reads_replicas, bint content) except -1
+    cdef bint end_feeds(self, bint now) except -1
+    cdef bint has_unstable(self, EventQueue queue) except -1
     cdef int feed(self, queues) except -1
     cdef int feed_from(self, Changelog changelog, queues) except -1
     cdef bint is_led_by_another(self, uint64_t hash) noexcept

@@ -145,7 +145,10 @@ cdef class CompiledRegion:
                 queue.clock, queue.gateway.clock = self.clock, self.region.clock
         try:
             if self.changelog is not None:
-                self.feed({*queues, *self.attached_queues})
+                changelog = self.changelog
+                if any(queue in changelog.fed and queue not in self.attached_queues for queue in queues):
+                    self.end_feeds(True)    # Such a queue has missed changes, and begins again.
+                self.feed({*queues, *changelog.fed})
                 note_firsts(fresh, &(<Changelog>self.changelog).changelog)
             self.add_log_to([queue for queue in queues if queue not in self.attached_queues])
         except BaseException:
@@ -155,16 +158,52 @@ cdef class CompiledRegion:
             attachment_publish(&self.region, fresh)
         if self.region.log != NULL:
             self.remove_log_from([queue for queue in self.attached_queues if queue not in queues])
+        self.attached_queues, self.asking, self.seems_by_callbacks = tuple(queues), tuple(asking), by_callbacks
         if self.changelog is not None:
-            self.feed(queues)
+            self.end_feeds(False)
             for queue in queues:
                 if queue not in old_queues:
-                    changelog = self.changelog
                     with nogil:
                         wan_changelog_has_fed(&changelog.changelog, &queue.gateway.queue)
-        self.attached_queues, self.asking, self.seems_by_callbacks = tuple(queues), tuple(asking), by_callbacks
         del old_queues
         return 0
+
+    cdef bint end_feeds(self, bint now) except -1:
+        """As `RegionCore.end_feeds`."""
+        cdef EventQueue queue
+        cdef Changelog changelog = self.changelog
+        if changelog is None:
+            return True
+        for queue in changelog.fed if not now else ():
+            if queue not in self.attached_queues and self.has_unstable(queue):
+                return False
+        if set(changelog.fed) != set(self.attached_queues):
+            self.feed(self.attached_queues)
+        return True
+
+    cdef bint has_unstable(self, EventQueue queue) except -1:
+        """Whether a queue has events of the region that are not replicated yet, in buckets without a gap."""
+        cdef Changelog changelog = self.changelog
+        cdef wan_feeds *fed = changelog.changelog.feeds
+        cdef gateway_queue *gateway = queue.gateway
+        cdef wan_changelog_bucket *bucket
+        cdef wan_partition *partition
+        cdef uint32_t number, n
+        cdef bint found = False
+        for n in range(fed.count if fed != NULL else 0):
+            if fed.items[n].owner != gateway:
+                continue
+            with nogil:
+                wan_lock_take(&gateway.lock)
+                for number in range(changelog.changelog.bucket_count):
+                    bucket = &changelog.changelog.buckets[number]
+                    partition = &gateway.queue.partitions[fed.items[n].first + number]
+                    if (partition.unstable_events and not partition.lacks and bucket.role != WAN_REPLICA_LEARNER
+                            and wan_read(&bucket.high_watermark) < partition.appended):
+                        found = True
+                        break
+                wan_lock_release(&gateway.lock)
+        return found
 
     cdef int add_log_to(self, queues) except -1:
         """The events of the region leave these queues only when the region's log, if any, has the events."""

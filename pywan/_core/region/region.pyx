@@ -29,8 +29,15 @@ cdef class RegionCore(PersistentRegion):
         remote sites of the running senders. Call the method again when a sender starts or stops; one caller at a time.
         `callback_change`: as for `set_callback_path`; the path takes effect in one step with the queues. `asking`: the
         queues whose senders have filters; no event enters these queues before the filters were asked about the event.
-        When the method returns, no change uses the old queues or the old path."""
+        When the method returns, no change uses the old queues or the old path. A queue that is
+        attached no more keeps its events of a shared region; `end_feeds` tells when all of these are replicated."""
         self.state.attach(queues, callback_change, asking)
+
+    def end_feeds(self, bint now=False):
+        """Returns whether the queues that are attached no more have only replicated events of a shared region. Such a
+        queue sends its events from now on. `now`: these queues forget the events that are not replicated yet. One
+        caller at a time, as for `attach`."""
+        return self.state.end_feeds(now)
 
     def limit_memory(self, MemoryLimit memory not None):
         """Counts the memory of the region for this limit of the member. While the member is above the limit, changes
