@@ -321,7 +321,8 @@ class Bucket:
         return frozenset((*self.isr, *self.leaving, *self.learning, *self.unfenced))
 
     def goes_on_with(self, timeline: int) -> bool:
-        """Whether an in-sync replica of the given earlier timeline has the content of the present timeline."""
+        """Whether an in-sync or leaving replica of the given earlier timeline has the content of the present
+        timeline."""
         return 0 < self.inherits <= timeline < self.timeline
 
     def is_only_of(self, member: Incarnation) -> bool:

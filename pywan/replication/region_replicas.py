@@ -150,7 +150,9 @@ class RegionReplicas:
         self._decisions[number] = bucket
         self._set_holders(number, bucket)
         transfer = bucket.transfer_of(me) or 0
-        if replica is not None and me in bucket.isr and bucket.goes_on_with(replica.timeline):
+        # The primary waits for leaving replicas too, and one of them may have to lead again.
+        has_content = me in (*bucket.isr, *bucket.leaving)
+        if replica is not None and has_content and bucket.goes_on_with(replica.timeline):
             replica.timeline = bucket.timeline
         restarts = (
             transfer != 0 and replica is not None and (replica.transfer != transfer or bucket.epoch > replica.epoch)

@@ -814,8 +814,37 @@ def test_a_question_that_cannot_be_answered_holds_back_no_other_bucket(site: Sha
     assert [answer.bucket for answer in answers] == [number for number in range(site.buckets) if number != 3]
 
 
+@pytest.mark.parametrize("is_leaving", [False, True])
+def test_a_replica_that_missed_the_begin_of_a_timeline_goes_on_with_its_entries(
+    site: SharedSite, is_leaving: bool
+) -> None:
+    site.keep_carrying()
+    site.cores[0].put_columns(np.arange(100), np.arange(100))
+    site.stop_carrying()
+    site.carry()
+    replica, leader = site.members[1], site.members[0].me
+    here = (replica.me,)
+    replicas = RegionReplicas("r", replica.core, replica.changelog, replica.me, QuietServices(), content={})
+    for number in range(site.buckets):
+        replicas._replicas[number] = _Replica(1)
+        replicas._decisions[number] = Bucket(Epoch(1, 1), 1, primary=leader, isr=(leader, *here))
+        isr, leaving = ((leader,), here) if is_leaving else ((leader, *here), ())
+        replicas.take(
+            number, Bucket(Epoch(2, 2), Epoch(2, 1).word, inherits=1, primary=leader, isr=isr, leaving=leaving)
+        )
+        assert replica.changelog.state(number)["timeline"] == Epoch(2, 1).word
+    # The member leads again if the leader ends now.
+    assert sum(replica.core.bucket(number)["entries"] for number in range(site.buckets)) == 100
+
+
 class QuietServices:
     """What replicas need of their member, when nobody hears them."""
+
+    def prepare(self, other: Incarnation) -> None:
+        """Opens no connection."""
+
+    def deny(self, region: str, number: int, epoch: Epoch, primary: Incarnation) -> None:
+        """Tells nobody."""
 
 
 # The beginning, and what cannot be
