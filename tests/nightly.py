@@ -208,7 +208,7 @@ def mutants(seeds: Seeds, share: Share) -> Iterator[Trial]:
 
     def outcome_of(said: Said) -> Outcome:
         tried = re.findall(r"^ *[\d.]+ s  (\S+): (.*)$", said.output, re.MULTILINE)
-        failures = [Failure(f"mutant {name}: {words}") for name, words in tried if not words.startswith("seed ")]
+        failures = [Failure(f"mutant {name}: {words}") for name, words in tried if words.startswith("NOT SEEN")]
         return Outcome(len(tried), with_status(failures, said))
 
     names = [each.name for each in read_mutations() if not each.not_seen]

@@ -39,6 +39,7 @@ cdef extern from "store/wan_parked.h" nogil:
 
 cdef extern from "store/wan_queue.h" nogil:
     uint32_t WAN_HOLE_PARKED_FOR(uint32_t failure)
+    uint32_t WAN_HOLE_KIND(uint32_t reason)
     enum: WAN_HOLE_CONFLATED, WAN_HOLE_FILTERED, WAN_HOLE_CONFLATED_IN_BATCH
     enum: WAN_HOLE_PARKED, WAN_HOLE_DROPPED, WAN_HOLE_RESTAMPED, WAN_HOLE_CLEARED, WAN_HOLE_REASONS
     enum: WAN_EXCEPTIONS_MAX

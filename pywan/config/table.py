@@ -302,6 +302,8 @@ def takes_changes(
     def decorate(method: Callable[[Owner, dict[str, Any]], Result]) -> Callable[Concatenate[Owner, P], Result]:
         @functools.wraps(method)
         def call(self: Owner, /, *args: P.args, **given: P.kwargs) -> Result:
+            if args:
+                raise TypeError(f"{method.__name__}() takes attributes by name, as {method.__name__}(name=value)")
             return method(self, dict(given))
 
         return _with_signature(call, cls)

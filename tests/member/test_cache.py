@@ -164,8 +164,11 @@ def test_numbers_that_would_ruin_a_member_are_refused_by_name(network):
             pywan.Cache("other", locators=str(ny.locator.address), join_timeout=timeout)
     with pytest.raises(pywan.ConfigurationError, match="nothing to alter"):
         ny.region(type="REPLICATE").alter()
+    sender = ny.send_to("ln")
     with pytest.raises(pywan.ConfigurationError, match="parked: limit: -1 is out of range"):
-        ny.send_to("ln").parked(-1)
+        sender.parked(-1)
+    with pytest.raises(TypeError, match="takes attributes by name"):
+        sender.alter({"batch_size": 20})
 
 
 @pytest.mark.parametrize("name", [[], {}, 5, None, b"data"])

@@ -87,6 +87,7 @@ def try_all(mutations: list[Mutation], first: int, count: int, jobs: int, file: 
             trials = [pool.submit(try_mutation, each, whole, first, count) for each in mutations]
             for trial in as_completed(trials):
                 results.append(trial.result())
+                kept.keep(results[-1:], file)  # What was tried counts, if the command is ended.
                 print(
                     f"{time.monotonic() - started:6.1f} s  {results[-1].mutation.name}: {told(results[-1])}", flush=True
                 )
@@ -97,7 +98,6 @@ def try_all(mutations: list[Mutation], first: int, count: int, jobs: int, file: 
                 raise
             print("ended: nothing is left behind", file=sys.stderr)
             return 130
-    kept.keep(results, file)
     print(f"\n{kept.table(mutations, file)}")
     missed = sorted(each.mutation.name for each in results if not each.is_seen)
     print(f"\n{len(results)} mutations, {len(missed)} not seen{': ' if missed else ''}{', '.join(missed)}")

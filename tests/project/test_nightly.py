@@ -99,14 +99,19 @@ def test_a_trial_without_an_end_fails_and_is_ended(tmp_path, monkeypatch):
 
 
 def test_what_a_trial_has_said_counts_when_it_is_ended_at_its_time(tmp_path):
+    said = [
+        "   1.0 s  local-fence: seen in 0.3 s: seed 1: history of a key",
+        "   2.0 s  late-calls: seen in 0.4 s: `test_calls`: a late call",
+        "   3.0 s  leaving: NOT SEEN in 9.0 s: not seen in 500 seeds",
+    ]
+
     def trials(seeds: Seeds, share: Share) -> Iterator[Trial]:
-        slow = program(
-            "import time; print('   1.0 s  local-fence: seed 1: history of a key', flush=True); time.sleep(600)"
-        )
+        slow = program(f"import time; print(*{said!r}, sep='\\n', flush=True); time.sleep(600)")
         yield Trial(slow, next(mutants(seeds, share)).outcome_of, enough_s=3.0)
 
     night = night_of(tmp_path, Part("mutants", 1.0, "mutants", trials))
-    assert night.counted("mutants") == 1 and not night.failures
+    assert night.counted("mutants") == 3
+    assert [each.words for each in night.failures] == ["mutant leaving: NOT SEEN in 9.0 s: not seen in 500 seeds"]
 
 
 def test_each_part_gets_its_share_of_what_is_left_and_trials_follow_until_it_is_over(tmp_path):
@@ -230,12 +235,13 @@ def outcome(trials: Callable[[Seeds, Share], Iterator[Trial]], said: Said) -> Ou
             mutants,
             Said(
                 1,
-                "  14.5 s  local-fence: seed 1: history of a key\n 167.4 s  controller-epochs: not seen in 500"
-                " seeds\n\n"
-                "| `local-fence` | Lost. | seed 1: history of a key |\n\n2 mutations, 1 not seen: controller-epochs\n",
+                "  14.5 s  local-fence: seen in 2.0 s: seed 1: history of a key\n"
+                "  20.1 s  late-calls: seen in 4.0 s: `test_calls`: a late call\n"
+                " 167.4 s  controller-epochs: NOT SEEN in 99.0 s: not seen in 500 seeds\n\n"
+                "| `local-fence` | Lost. | seed 1: history of a key |\n\n3 mutations, 1 not seen: controller-epochs\n",
                 "",
             ),
-            Outcome(2, [Failure("mutant controller-epochs: not seen in 500 seeds")]),
+            Outcome(3, [Failure("mutant controller-epochs: NOT SEEN in 99.0 s: not seen in 500 seeds")]),
         ),
         (
             fuzz_primitives,

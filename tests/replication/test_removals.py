@@ -22,6 +22,7 @@ from support.records import split_frames
 from support.repl_pair import BUCKETS, TIMELINE, key_of
 
 TELL_US = 10_000
+PARKED = 4  # WAN_HOLE_PARKED
 
 
 @pytest.fixture
@@ -677,3 +678,29 @@ def test_a_reason_is_told_once_on_a_connection_and_all_of_them_on_the_next_one(h
     assert told() == [(2, 1, 2)]
     holders.here.changelog.announce_removals(0)
     assert told() == [(1, 2, 2)]
+
+
+def test_an_event_is_parked_at_a_holder_when_its_change_is_known_as_replicated_there(holders):
+    """The event of an earlier primary may have the sequence of the event that was parked."""
+    parked = _core.EventQueue("parked", remote_site=2)
+    holders.queues[1].park_in(parked)
+    holders.open(1_000_000)
+    holders.pump()
+    for key in (key_of(0, 0), key_of(0, 1), key_of(0, 2)):
+        holders.change(key)
+    data = holders.sender.session.data_to_send(holders.now)
+    holders.taking.receive_data(data, holders.now)  # The answer, after which the primary counts them, is on its way.
+    told = {"sender": SENDER, "after": 0, "explained": 0}
+    reason = PARKED | _core.FAILED_OTHER << 8
+    holders.taking.receive_data(
+        removal_frame([{**told, "through": 1}, {**told, "through": 2, "exceptions": [(2, 1, reason)]}]), holders.now
+    )
+    later = removal_frame([{**told, "through": 3, "explained": 2}])  # The reasons were told before.
+    holders.taking.receive_data(later, holders.now)
+    assert (holders.sizes()[1], len(parked), holders.queues[1].parked_missed) == (2, 0, 0)
+    holders.pump()
+    holders.now += TELL_US
+    holders.pump()
+    holders.now += TELL_US
+    holders.taking.data_to_send(holders.now)
+    assert (holders.sizes()[1], len(parked), holders.queues[1].parked_missed) == (0, 1, 0)

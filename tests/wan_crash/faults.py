@@ -109,4 +109,4 @@ class Faults:
         member = self._chance.choice(sorted(self._sites[site].living().items()))[1]
         id = self._chance.choice(sorted(self._sites.keys() - {site}))
         changes = {"batch_size": self._chance.choice((1, 20, 500)), "batch_time_interval": self._chance.choice((0, 50))}
-        member.sender(id, "alter", changes)
+        member.sender(id, "alter", **changes)

@@ -37,10 +37,11 @@ cdef class ReplReceiverSession(Session):
     cdef uint64_t ahead_ms
     cdef uint32_t member                # The number of the other member's incarnation. 0: it may lead any bucket.
     cdef uint64_t contact               # The present connection.
-    # wan_repl_removal items with their exceptions, in the order of arrival, that the local metadata do not confirm yet.
-    # `removals_seen`: the value of removal_news at the last look.
+    # wan_repl_removal items with their exceptions, in the order of arrival, that the local metadata do not confirm yet,
+    # or that wait for the high watermark. `removals_seen`: the value of removal_news at the last look. `look_us`: the
+    # time of the next look, because of the items that wait; NEVER: none does.
     cdef wan_buffer kept
-    cdef uint64_t removals_seen
+    cdef uint64_t removals_seen, look_us
     cdef bint has_lost_removals          # Removals were dropped for lack of room.
     cdef uint64_t answered_us[ANSWERS_KEPT]     # By question number: when it was answered.
 
@@ -55,6 +56,7 @@ cdef class ReplReceiverSession(Session):
     cdef wan_status apply_piece(self, region_core *core, const wan_repl_snapshot *snapshot,
                                 wan_repl_answer *answer) noexcept nogil
     cdef int take_removals(self, const wan_frame *frame) noexcept nogil
+    cdef bint take_removal(self, const wan_repl_removal *item) noexcept nogil
     cdef int keep_removal(self, const wan_repl_removal *item) noexcept nogil
     cdef int look_at_removals(self) noexcept nogil
     cdef int refuse_denied(self) noexcept nogil

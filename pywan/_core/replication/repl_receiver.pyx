@@ -11,11 +11,12 @@ from pywan._core.c_region cimport *
 from pywan._core.c_system cimport *
 from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.replication.repl_news cimport NEWS_BUCKETS, NEWS_SNAPSHOT, News
-from pywan._core.replication.repl_removals cimport removals_apply, removal_receive
+from pywan._core.replication.repl_removals cimport (
+    REMOVAL_NOT_BELIEVED, REMOVAL_TAKEN, REMOVAL_WAITS, removals_apply, removal_receive)
 from pywan._core.queue.queue cimport removal_news
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.region_state cimport region_core
-from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
+from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_TOLD, GOES_AGAIN, GOES_ON, NEVER, Session
 from pywan._core.base.status cimport report_unraisable
 from pywan._core.wire.stream cimport buffer_close_frame, buffer_frame, buffer_open_frame
 from pywan._core.region.follow cimport (
@@ -26,6 +27,7 @@ from pywan._core.region.changelog cimport changelog_ready_events
 
 cdef enum:
     LOOK_AGAIN_US = 20000       # The pause before a region that was not found is looked up again.
+    LOOK_US = 5000              # The pause before removals that wait for the high watermark are looked at again.
 
 
 cdef class ReadLease:
@@ -126,7 +128,7 @@ cdef class ReplReceiverSession(Session):
         wan_buffer_empty(&self.denied)      # On a new connection each bucket is checked again.
         wan_lock_release(&self.lock)
         wan_buffer_empty(&self.kept)        # All removals are sent again.
-        self.has_lost_removals = False
+        self.has_lost_removals, self.look_us = False, NEVER
         wan_contact_end(self.contact)
         self.contact = wan_contact_begin()
 
@@ -358,21 +360,30 @@ cdef class ReplReceiverSession(Session):
     cdef int take_removals(self, const wan_frame *frame) noexcept nogil:
         cdef const wan_repl_head *head = <const wan_repl_head *>(frame + 1)
         cdef const wan_repl_removal *item = <const wan_repl_removal *>(head + 1)
-        cdef region_core *core
         cdef uint32_t _n
         if self.look_at_removals() != GOES_ON:
             return ENDED_TOLD
         for _n in range(head.count):
-            core = self.region_of(item.region)
-            if core != NULL and not removal_receive(core, item, self.member):
-                if self.keep_removal(item) != GOES_ON:
-                    return ENDED_TOLD
+            if (self.region_of(item.region) != NULL and not self.take_removal(item)
+                    and self.keep_removal(item) != GOES_ON):
+                return ENDED_TOLD
             item = <const wan_repl_removal *>(<const wan_exception *>(item + 1) + item.exceptions)
         return GOES_ON
 
+    cdef bint take_removal(self, const wan_repl_removal *item) noexcept nogil:
+        """False: the removal is to be kept. Behind one that waits all later ones of the connection wait: those of the
+        same queue do not repeat its reasons."""
+        cdef region_core *core = self.region_of(item.region)
+        cdef int how = REMOVAL_NOT_BELIEVED
+        if core != NULL and self.look_us == NEVER:
+            how = removal_receive(core, item, self.member)
+        if how == REMOVAL_WAITS:
+            self.look_us = self.now_us + LOOK_US
+        return how == REMOVAL_TAKEN
+
     cdef int keep_removal(self, const wan_repl_removal *item) noexcept nogil:
-        """Keeps a removal until newer metadata arrive. If there is no room, the connection ends when the metadata
-        arrive: all removals are sent again on the next connection."""
+        """Keeps a removal until newer metadata arrive, or the high watermark has risen. If there is no room, the
+        connection ends when the metadata arrive: all removals are sent again on the next connection."""
         cdef uint64_t bytes = sizeof(item[0]) + item.exceptions * sizeof(wan_exception)
         if self.has_lost_removals or self.kept.used + bytes > KEPT_BYTES:
             wan_buffer_close(&self.kept)
@@ -381,13 +392,12 @@ cdef class ReplReceiverSession(Session):
         return GOES_ON if wan_buffer_add(&self.kept, item, bytes) == WAN_OK else ENDED_TOLD
 
     cdef int look_at_removals(self) noexcept nogil:
-        """Checks the kept removals again, if the metadata have changed since the last check."""
+        """Checks the kept removals again, if the metadata have changed since the last check, or if it is time."""
         cdef uint64_t news = removal_news(), at = 0, stays = 0, bytes
         cdef const wan_repl_removal *item
-        cdef region_core *core
-        if news == self.removals_seen:
+        if news == self.removals_seen and self.now_us < self.look_us:
             return GOES_ON
-        self.removals_seen = news
+        self.removals_seen, self.look_us = news, NEVER
         if self.has_lost_removals:
             wan_note(WAN_CORRUPT, "the cluster metadata have changed: the member has to send again the removals that"
                      " were dropped meanwhile")
@@ -395,8 +405,7 @@ cdef class ReplReceiverSession(Session):
         while at < self.kept.used:
             item = <const wan_repl_removal *>(self.kept.bytes + at)
             bytes = sizeof(item[0]) + item.exceptions * sizeof(wan_exception)
-            core = self.region_of(item.region)
-            if core == NULL or not removal_receive(core, item, self.member):
+            if not self.take_removal(item):
                 memmove(self.kept.bytes + stays, item, bytes)
                 stays += bytes
             at += bytes
@@ -521,4 +530,4 @@ cdef class ReplReceiverSession(Session):
         return received_us + wan_read(&self.receive_timeout_us)
 
     cdef uint64_t due_us(self, uint64_t now_us) noexcept nogil:
-        return self.alive_until() + 1
+        return min(self.alive_until() + 1, self.look_us)

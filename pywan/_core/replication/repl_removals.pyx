@@ -95,20 +95,37 @@ cdef int removals_collect(wan_changelog *changelog, uint32_t repl_link, uint32_t
     return found
 
 
-cdef bint removal_receive(region_core *core, const wan_repl_removal *item, uint32_t member) noexcept nogil:
+cdef bint parks_beyond(const wan_removal *said, uint64_t high_watermark) noexcept nogil:
+    """Whether an event was parked that is not known as replicated here."""
+    cdef uint32_t n
+    cdef const wan_exception *each
+    if said.through <= high_watermark:
+        return False
+    for n in range(said.count):
+        each = &said.exceptions[n]
+        if (WAN_HOLE_KIND(each.reason) == WAN_HOLE_PARKED and each.first <= said.through
+                and each.first + each.count - 1 > high_watermark):
+            return True
+    return False
+
+
+cdef int removal_receive(region_core *core, const wan_repl_removal *item, uint32_t member) noexcept nogil:
     """Applies one item of `member` (0: any member), with its exceptions. The item is ignored if the bucket has a later
-    timeline at this member, or does not feed the queue of the sender. False: by the local metadata, `member` does not
-    hold the bucket in this timeline, or does not run the sender. Newer metadata may change the result."""
+    timeline at this member, or does not feed the queue of the sender. REMOVAL_NOT_BELIEVED: by the local metadata,
+    `member` does not hold the bucket in this timeline, or does not run the sender. Newer metadata may change the
+    result. REMOVAL_WAITS: behind the high watermark an event was parked. An event with its sequence that is here may be
+    another one, and is not parked before the high watermark has passed it: the item is applied up to there. The caller
+    comes again with the whole item, before a later one of the same queue."""
     cdef wan_changelog_bucket *at
     cdef const wan_feeds *feeds
     cdef gateway_queue *gateway
     cdef wan_removal said
     cdef uint32_t n, partition
-    cdef bint whole, believed
+    cdef bint whole, believed, waits = False
     said.after, said.through, said.explained, said.leads = item.after, item.through, item.explained, item.leads
     said.exceptions, said.count = <const wan_exception *>(item + 1), item.exceptions
     if item.bucket >= core.changelog.bucket_count:
-        return True
+        return REMOVAL_TAKEN
     at = &core.changelog.buckets[item.bucket]
     wan_lock_take(&at.lock)
     feeds = wan_changelog_feeds(core.changelog)
@@ -118,7 +135,10 @@ cdef bint removal_receive(region_core *core, const wan_repl_removal *item, uint3
         feeds = NULL
     if at.role != WAN_REPLICA_LEARNER:     # A learner may receive removals before the events.
         said.through = min(said.through, at.log_end)
-        said.explained = min(said.explained, at.log_end)
+        waits = feeds != NULL and parks_beyond(&said, at.high_watermark)
+        if waits:
+            said.through = at.high_watermark
+        said.explained = min(said.explained, said.through)
     for n in range(feeds.count if feeds != NULL else 0):
         gateway = <gateway_queue *>feeds.items[n].owner
         if gateway.sender != item.sender:
@@ -135,7 +155,9 @@ cdef bint removal_receive(region_core *core, const wan_repl_removal *item, uint3
             believed = False
         wan_lock_release(&gateway.lock)
     wan_lock_release(&at.lock)
-    return believed
+    if not believed:
+        return REMOVAL_NOT_BELIEVED
+    return REMOVAL_WAITS if waits else REMOVAL_TAKEN
 
 
 cdef void removals_apply(region_core *core, uint32_t bucket) noexcept nogil:
