@@ -7,6 +7,7 @@ the locators for members, and for receivers of remote sites.
 from __future__ import annotations
 
 import logging
+import math
 import os
 import re
 import threading
@@ -32,7 +33,7 @@ from pywan.errors import (
     PywanError,
 )
 from pywan.forks import of_one_process
-from pywan.protocol.members import MIN_LEASE_MS, check_profile, check_receiver, check_servers
+from pywan.protocol.members import MIN_LEASE_MS, check_profile, check_receiver, check_receivers, check_servers
 from pywan.transport.control import ControlClient, call_once
 from pywan.transport.links import PLAIN, Way
 
@@ -104,6 +105,9 @@ class Membership:
         self._stopping = False
         self._avoid: dict[Address, float] = {}  # By failed remote locator: the time until which it is asked last.
         self._unreachable: dict[Address, str] = {}  # By failed remote locator: the reason of the last failure.
+        self._news_since = -math.inf  # Somebody wants a heartbeat that began at this time or later.
+        # Called with remote sites whose locators are known from now on, or are others. It is set before `join`.
+        self.on_locators_learnt: Callable[[list[int]], None] = lambda sites: None
 
     @property
     def name(self) -> str:
@@ -252,31 +256,29 @@ class Membership:
 
     # --- questions ---
 
-    def remote_locators(self, distributed_system_id: int, timeout: float = REQUEST_TIMEOUT_S) -> list[Address]:
+    def remote_locators(
+        self, distributed_system_id: int, timeout: float = REQUEST_TIMEOUT_S, *, max_age_s: float = 0.0
+    ) -> list[Address]:
         """Returns the locators of a remote site. [] if the site is unknown so far.
 
-        The result is the list of the last heartbeat reply. The locators are asked only for a site that was missing in
-        the list.
+        The heartbeats bring the lists of all sites. If the site is missing there, and a locator's last heartbeat began
+        more than `max_age_s` ago, the next one is sent at once. It answers for all who ask meanwhile.
         """
-        with self._lock:
-            known = self._sites.get(distributed_system_id)
-        if known:
-            return list(known)
-        deadline = time.monotonic() + timeout
-        for address, until in _with_deadlines(self._own_locators(), deadline):
-            reply = self._ask(self._way, address, until, "remote-locators", distributed_system_id=distributed_system_id)
-            if reply is None:
-                continue
-            try:
-                addresses = parse_locators(_texts(reply.get("locators")))
-            except ConfigurationError as error:
-                log.debug("member %s: remote-locators at %s: %s", self.name, address, error)
-                continue
-            if addresses:
-                with self._lock:
-                    self._sites.setdefault(distributed_system_id, addresses)
-                return addresses
-        return []
+        with self._changed:
+
+            def is_answered() -> bool:
+                return (
+                    self._stopping
+                    or bool(self._sites.get(distributed_system_id))
+                    or all(link.asked_at >= since for link in self._links.values() if link.joined)
+                )
+
+            since = time.monotonic() - max_age_s
+            if not is_answered():
+                self._news_since = max(self._news_since, since)
+                self._changed.notify_all()
+                self._changed.wait_for(is_answered, timeout)
+            return list(self._sites.get(distributed_system_id, []))
 
     def locators(self) -> list[Address]:
         """Returns the own site's locators, first the locators to which the member has joined."""
@@ -312,11 +314,22 @@ class Membership:
         alive, whatever the load. `dispatchers`: the numbers of the asking dispatchers (`dispatcher_number`). None if
         the site, its locators or a suitable receiver cannot be found now.
         """
-        wish = {"exclude": list(exclude), "keep": keep, "dispatchers": list(dispatchers)}
+        wish: dict[str, Any] = {"exclude": list(exclude), "keep": keep, "dispatchers": list(dispatchers)}
         for reply in self._ask_remote(distributed_system_id, timeout, "receiver", **wish):
             if reply.get("receiver") is not None:
                 return check_receiver(reply["receiver"])
         return None
+
+    def receivers(
+        self, distributed_system_id: int, *, timeout: float = 5.0, max_age_s: float = 0.0
+    ) -> list[dict[str, Any]]:
+        """Returns all receivers of a remote site. [] if the site, its locators or a receiver cannot be found now.
+        `max_age_s` as in `remote_locators`."""
+        for reply in self._ask_remote(distributed_system_id, timeout, "receivers", max_age_s=max_age_s):
+            receivers = check_receivers(reply)
+            if receivers:
+                return receivers
+        return []
 
     def less_loaded_receiver(
         self,
@@ -333,18 +346,18 @@ class Membership:
         The locator expects the connections at the new receiver from now on. None: the loads would not be more even.
         NoLocatorError if no locator of the site answers.
         """
-        wish = {"exclude": list(exclude), "instead_of": instead_of, "connections": connections}
+        wish: dict[str, Any] = {"exclude": list(exclude), "instead_of": instead_of, "connections": connections}
         wish["dispatchers"] = list(dispatchers)[:connections]
         for reply in self._ask_remote(distributed_system_id, timeout, "receiver", **wish):
             return None if reply.get("receiver") is None else check_receiver(reply["receiver"])
         raise NoLocatorError(f"member {self.name}: no locator of site {distributed_system_id} answers")
 
     def _ask_remote(
-        self, distributed_system_id: int, timeout: float, op: str, **fields: Any
+        self, distributed_system_id: int, timeout: float, op: str, *, max_age_s: float = 0.0, **fields: Any
     ) -> Iterator[dict[str, Any]]:
         """Yields the answers of the locators of a remote site. Locators with a recent failure come last."""
         deadline = time.monotonic() + timeout
-        addresses = self.remote_locators(distributed_system_id, timeout)
+        addresses = self.remote_locators(distributed_system_id, timeout, max_age_s=max_age_s)
         now = time.monotonic()
         with self._lock:
             self._avoid = {address: until for address, until in self._avoid.items() if until > now}
@@ -411,16 +424,19 @@ class Membership:
 
     # --- called by the links, under _lock ---
 
-    def _take_sites(self, reply: dict[str, Any]) -> None:
+    def _take_sites(self, reply: dict[str, Any]) -> list[int]:
+        """Adopts the list of sites. Returns those whose locators are known from now on, or are others."""
         sites = reply.get("sites")
         if sites is None:
-            return
+            return []
         if not isinstance(sites, dict) or len(sites) > MAX_SITES or not all(_SITE.fullmatch(site) for site in sites):
             raise ProtocolError(f"a locator's list of sites cannot be used: {quoted(sites)}")
         try:
-            self._sites = {int(site): parse_locators(_texts(addresses)) for site, addresses in sites.items()}
+            told = {int(site): parse_locators(_texts(addresses)) for site, addresses in sites.items()}
         except ConfigurationError as error:
             raise ProtocolError(f"a locator's list of sites cannot be used: {error}") from None
+        before, self._sites = self._sites, told
+        return [site for site, addresses in told.items() if addresses != before.get(site)]
 
     def _take_site_id(self, address: Address, reply: dict[str, Any]) -> None:
         """Adopts the site's id from a locator. IncompatibleSystemError if an earlier locator said a different id."""
@@ -468,6 +484,7 @@ class _Link:
         self._owner = owner
         self._nonce = draw_nonce()  # The member's proof of identity at this locator alone.
         self._digest = ""
+        self.asked_at = -math.inf  # When the last exchange began that the locator answered.
         self._heartbeat_s = owner._heartbeat_s  # Shorter if the locator's lease is short.
         self._was_joined = False
         self._client = ControlClient(address, REQUEST_TIMEOUT_S, what="locator", way=owner._way)
@@ -518,13 +535,18 @@ class _Link:
             wait = self._heartbeat_s if not failed or self.failures > 3 else self._heartbeat_s / 4
             with owner._changed:
                 owner._changed.wait_for(
-                    lambda: owner._stopping or (self.joined and self.told_version < owner._version), wait
+                    lambda: (
+                        owner._stopping
+                        or (self.joined and (self.told_version < owner._version or self.asked_at < owner._news_since))
+                    ),
+                    wait,
                 )
 
     def _join(self, version: int, profile: dict[str, Any]) -> bool:
         """Joins the locator. Always returns False, for "not failed": a failure raises an error."""
         owner = self._owner
         profile["distributed_system_id"] = owner._distributed_system_id
+        began = time.monotonic()
         reply = self._client.call("member-join", profile=profile, nonce=self._nonce)
         try:
             with owner._changed:
@@ -541,7 +563,8 @@ class _Link:
             raise
         claim = claim_of(reply.get("coordination"), str(self.address))
         with owner._changed:
-            owner._take_sites(reply)
+            learnt = owner._take_sites(reply)
+            self.asked_at = began
             owner._profile["distributed_system_id"] = owner._distributed_system_id
             lease_ms = reply.get("lease_ms")
             if type(lease_ms) is int and lease_ms >= MIN_LEASE_MS:
@@ -556,6 +579,7 @@ class _Link:
             neighbours = list(owner._sites.get(owner.distributed_system_id, []))
             known = list(owner._links)
             owner._changed.notify_all()
+        owner.on_locators_learnt(learnt)
         # The locator's neighbours must know this member too. Otherwise the member would have no locator after the loss
         # of this one.
         fresh = [a for a in neighbours if not any(_same_place(a, other) for other in known)]
@@ -571,6 +595,7 @@ class _Link:
     def _heartbeat(self, version: int, profile: dict[str, Any]) -> bool:
         """Sends a heartbeat. Returns whether the heartbeat failed: the locator does not know the member."""
         owner = self._owner
+        began = time.monotonic()
         reply = self._client.call(
             "member-heartbeat",
             name=profile["name"],
@@ -583,15 +608,17 @@ class _Link:
         claim = claim_of(reply.get("coordination"), str(self.address))
         with owner._changed:
             self._digest, self.claim = _digest(reply), claim
-            owner._take_sites(reply)
+            learnt = owner._take_sites(reply)
             self.failures = 0
-            if reply.get("known") is not True:
-                # The locator was restarted, or the lease has expired. The member joins again at once.
-                self.joined, self._digest = False, ""
-                return True
-            self.told_version = version
+            # Otherwise the locator was restarted, or the lease has expired. The member joins again at once.
+            self.joined = reply.get("known") is True
+            if self.joined:
+                self.told_version, self.asked_at = version, began
+            else:
+                self._digest = ""
             owner._changed.notify_all()
-        return False
+        owner.on_locators_learnt(learnt)
+        return not self.joined
 
     def _note(self, error: PywanError) -> None:
         owner = self._owner

@@ -118,6 +118,22 @@ def test_remote_receivers_are_found_while_the_own_locator_is_away(sites):
         assert asker.find_receiver(2, timeout=LIMIT_S) is None
 
 
+def test_a_site_that_is_missing_is_asked_for_with_a_heartbeat_at_once_and_its_locators_are_told_of():
+    """The next heartbeat would come in minutes: a quarter of the lease."""
+    learnt: list[int] = []
+    with Locator("ny", distributed_system_id=1, port=0, timings=QUICK, member_timeout_ms=600_000) as ny:
+        asker = Membership(str(ny.address), new_profile("server_ny", "127.0.0.1", 0), heartbeat_s=600.0)
+        asker.on_locators_learnt = learnt.extend
+        with asker:
+            learnt.clear()
+            assert asker.remote_locators(2) == []
+            with locator("ln", 2, ny) as ln:
+                eventually(lambda: set(ny.known_sites()) == {1, 2})
+                assert asker.remote_locators(2, max_age_s=600.0) == []  # The answer of a moment ago is good enough.
+                assert asker.remote_locators(2) == [ln.address]
+                eventually(lambda: learnt == [2])
+
+
 def test_it_registers_with_every_locator_of_the_site():
     with locator("a", 1) as a, locator("b", 1, locators=str(a.address)) as b:
         eventually(lambda: len(a.known_sites()[1]) == len(b.known_sites()[1]) == 2)
