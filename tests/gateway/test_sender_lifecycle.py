@@ -557,8 +557,8 @@ def test_waiting_for_a_flush_without_limit_ends_with_the_queue_or_the_sender(net
     waited: list[bool] = []
     waiting = threading.Thread(target=lambda: waited.append(sender.wait_until_flushed(None)))
     waiting.start()
+    ln.region(type="REPLICATE")  # An event that comes before its region is parked.
     ln.receive()
-    ln.region(type="REPLICATE")
     waiting.join(LIMIT_S)
     assert waited == [True] and ln.data.get("k") == b"v"
     sender.pause()
