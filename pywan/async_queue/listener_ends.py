@@ -44,8 +44,14 @@ class ListenerEnds:
     def configure(self, attributes: AsyncEventQueueAttributes) -> None:
         self._attributes = attributes
 
-    def watch(self, dispatchers: object) -> None:
+    def begin(self, dispatchers: object) -> None:
+        """There is nothing to begin."""
+
+    def unreachable_reason(self, index: int) -> None:
         return None
+
+    def wait_reachable(self, *_: object) -> None:
+        """The listener is always there."""
 
     def close(self) -> None:
         self.listener.close()

@@ -346,7 +346,7 @@ class SenderAttributes(Attributes, SenderChanges):
             lowest=1,
             highest=INT_MAX,
             more="The first wait is 50 ms. It doubles with each attempt, up to this. After a connection that worked,"
-            " it is 50 ms again",
+            " it is 50 ms again. A remote site that cannot be reached is looked for every 2 s, or more often",
         ),
     ] = 1000
     compression: Annotated[str | None, Attribute("compress batches", words=("lz4",))] = None

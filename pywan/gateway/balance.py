@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pywan.errors import GatewaySenderError
 from pywan.gateway.dispatchers import Dispatcher, Dispatchers, End
 from pywan.gateway.receiver_ends import ReceiverEnds
-from pywan.gateway.remote import ReceiverPlace
+from pywan.gateway.remote_site import ReceiverPlace
 
 ALL_S = 30.0  # The limit for all moves of one call.
 LEAVE_S = 10.0  # A connection with something on its way for longer than this stays where it is.

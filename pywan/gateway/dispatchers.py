@@ -11,14 +11,14 @@ from typing import Any, Protocol
 
 from pywan import _core
 from pywan.base.repeats import Repeats
-from pywan.base.threads import start_essential, told_error
+from pywan.base.threads import start_essential, start_thread, told_error
 from pywan.config.attributes import QueueAttributes
 from pywan.errors import GatewaySenderError, PywanError
 from pywan.gateway.dispatched_by_others import DispatchedByOthers
 from pywan.gateway.filters import SenderFilters
 from pywan.gateway.parked import ParkedEvents
 from pywan.gateway.queue import SenderQueue
-from pywan.gateway.remote import ReceiverPlace
+from pywan.gateway.remote_site import ReceiverPlace
 
 log = logging.getLogger("pywan.sender")
 
@@ -81,8 +81,17 @@ class Ends(Protocol):
     def words(self, event_id: tuple[int, int, int]) -> str | None:
         """Returns what the end said of a parked event. None: nothing is known."""
 
-    def watch(self, dispatchers: Dispatchers) -> Callable[[], None] | None:
-        """Returns what a thread of the sender is to run until that stops. None: nothing."""
+    def begin(self, dispatchers: Dispatchers) -> None:
+        """Notes whose dispatchers begin to run."""
+
+    def unreachable_reason(self, index: int) -> str | None:
+        """Returns why dispatcher number `index` cannot open its end now. None: it can, as far as is known."""
+
+    def wait_reachable(
+        self, stopping: threading.Event, on_opening: Callable[[Any], None], told: Callable[[str], None]
+    ) -> None:
+        """Returns when ends can be opened, as far as is known, or `stopping` is set. `told` gets the reason of the
+        wait: at once, when it changes, and every minute. `on_opening` as for `open`."""
 
     def close(self) -> None:
         """Nothing is opened any more."""
@@ -103,6 +112,8 @@ class Dispatcher:
         self.given_up: str | None = None
         self.unopened: str | None = None  # Why the last attempt to connect failed. None: it succeeded.
         self.has_left = False  # Whether the last connection was left for another one, and did not end by itself.
+        self.retry_s = FIRST_RETRY_S  # The pause after the next attempt that fails.
+        self.again_at = 0.0  # When the next attempt may begin.
 
     def note_opening(self, opening: Any) -> None:
         self.opening = opening
@@ -151,7 +162,12 @@ class Dispatchers:
             Dispatcher(n, _core.DispatcherSession(queue.events, n, parked.queue, on_failure=parked.note_failure))
             for n in range(queue.dispatchers)
         ]
+        self._threads_lock = threading.Lock()  # Guards the three below.
         self._threads: list[threading.Thread] = []
+        # While the remote site cannot be reached, one dispatcher waits for it. The threads of others end, and are begun
+        # again by the one that waits.
+        self._waiting: Dispatcher | None = None
+        self._parked: list[Dispatcher] = []
         self._stopping = threading.Event()
         self._stopping.set()
         self._dispatched_by_others = DispatchedByOthers(queue.events, self._stopping)
@@ -251,20 +267,35 @@ class Dispatchers:
             for each in self._each:
                 each.given_up = None
         for each in self._each:
-            each.unopened = None
-        self._threads = []
+            each.unopened, each.retry_s, each.again_at = None, FIRST_RETRY_S, 0.0
+        self._threads, self._waiting, self._parked = [], None, []
 
     def start(self) -> None:
-        """Starts the threads. IllegalStateError if the system has not enough of them; the caller must call
-        `end` then."""
-        for each in self._each:
-            name = f"{self._attributes.thread_name}-{each.index}"
-            self._threads.append(start_essential(f"{self._what} is not started", name, self._dispatch, each))
-        watch = self.ends.watch(self)
-        if watch is not None:
-            name = f"{self._attributes.thread_name}-watch"
-            self._threads.append(start_essential(f"{self._what} is not started", name, watch))
+        """Starts the threads: one if the remote site is known to be unreachable. IllegalStateError if the system has
+        not enough of them; the caller must call `end` then."""
+        self.ends.begin(self)
+        at_once = len(self._each) if self.ends.unreachable_reason(0) is None else 1
+        with self._threads_lock:
+            self._parked = self._each[at_once:]
+            for each in self._each[:at_once]:
+                self._start_dispatcher(each)
         self._follow_others()
+
+    def _start_dispatcher(self, own: Dispatcher) -> None:
+        """The caller holds the lock of the threads."""
+        name = f"{self._attributes.thread_name}-{own.index}"
+        self._add_thread(start_essential(f"{self._what} is not started", name, self._dispatch, own))
+
+    def _add_thread(self, thread: threading.Thread) -> None:
+        """The caller holds the lock of the threads."""
+        self._threads = [*(each for each in self._threads if each.is_alive()), thread]
+
+    def run_aside(self, what: str, run: Callable[[], object]) -> None:
+        """Runs something in a thread, for which `end` waits. IllegalStateError if the system has none."""
+        with self._threads_lock:
+            if self.is_running:
+                name = f"{self._attributes.thread_name}-{what}"
+                self._add_thread(start_thread(f"{self._what} does not {what}", name, run))
 
     def _follow_others(self) -> None:
         """Has the filters hear of events that other members sent, if they want to."""
@@ -272,7 +303,8 @@ class Dispatchers:
             f"{self._what} is not started", f"{self._attributes.thread_name}-elsewhere"
         )
         if thread is not None:
-            self._threads.append(thread)
+            with self._threads_lock:
+                self._add_thread(thread)
 
     def end(self) -> None:
         """Ends the threads. GatewaySenderError if one of them does not end in time."""
@@ -281,7 +313,9 @@ class Dispatchers:
             each.end()
         self._dispatched_by_others.end()
         deadline = time.monotonic() + JOIN_TIMEOUT_S
-        for thread in self._threads:
+        with self._threads_lock:  # A thread that is started after this sees that it is to stop.
+            threads = self._threads
+        for thread in threads:
             if thread is not threading.current_thread() and not self.ends.is_own_thread:
                 thread.join(max(0.0, deadline - time.monotonic()))
         late = self.late_threads()
@@ -295,12 +329,14 @@ class Dispatchers:
 
     def _dispatch(self, own: Dispatcher) -> None:
         """Connects, serves the connection, and connects again, until the sender is stopped."""
-        longest = self.ends.longest_retry_s
-        retry = min(FIRST_RETRY_S, longest)
         while not self._stopping.is_set():
+            longest = self.ends.longest_retry_s
+            own.has_left = False
             try:
+                if not self._is_to_connect(own):
+                    return
                 if self._serve_connection(own, longest):
-                    retry = min(FIRST_RETRY_S, longest)
+                    own.retry_s = FIRST_RETRY_S
             except Exception as error:
                 with contextlib.suppress(MemoryError):  # There may be no memory even for the line of the log.
                     is_told = isinstance(error, (PywanError, OSError, MemoryError))
@@ -313,15 +349,50 @@ class Dispatchers:
                         log.debug("%s: dispatcher %d failed", self._attributes.label, own.index, exc_info=True)
             if own.has_left:
                 continue
-            self._stopping.wait(retry)
-            retry = min(2 * retry, longest)
+            retry_s = min(own.retry_s, longest)
+            own.again_at = time.monotonic() + retry_s
+            own.retry_s = min(2 * retry_s, longest)
+
+    def _is_to_connect(self, own: Dispatcher) -> bool:
+        """Returns when a dispatcher is to make its next attempt. False: its thread ends, because the sender stops, or
+        another dispatcher waits for the remote site and begins this one again."""
+        with self._threads_lock:
+            reason = self.ends.unreachable_reason(own.index)
+            if reason is not None:
+                if self._waiting is not None:
+                    own.unopened = reason
+                    self._parked.append(own)
+                    return False
+                self._waiting = own
+        if reason is not None:
+            try:
+                self.ends.wait_reachable(self._stopping, own.note_opening, lambda reason: self._note_wait(own, reason))
+            finally:
+                with self._threads_lock:
+                    self._waiting = None
+        self._start_parked()
+        self._stopping.wait(max(0.0, own.again_at - time.monotonic()))
+        return not self._stopping.is_set()
+
+    def _note_wait(self, own: Dispatcher, reason: str) -> None:
+        """Notes why the remote site cannot be reached, for `own`, which waits, and for all that are parked."""
+        with self._threads_lock:
+            for each in (own, *self._parked):
+                each.unopened = reason
+        self._note_trouble(reason)
+
+    def _start_parked(self) -> None:
+        with self._threads_lock:
+            while self._parked and self.is_running:
+                self._start_dispatcher(self._parked[-1])
+                self._parked.pop()
 
     def _serve_connection(self, own: Dispatcher, long_s: float) -> bool:
         """Serves one connection from its opening to its end.
 
         Returns whether it worked: the receiver showed progress, or the connection lasted longer than `long_s`.
         """
-        session, own.has_left = own.session, False
+        session = own.session
         try:
             end = self.ends.open(own.index, self._stopping, own.note_opening)
         finally:

@@ -21,9 +21,10 @@ from pywan.errors import (
 )
 from pywan.gateway.dispatchers import Dispatchers
 from pywan.gateway.queue import SenderQueue
-from pywan.gateway.remote import CONNECT_TIMEOUT_S, ReceiverPlace, RemoteReceivers
+from pywan.gateway.remote import RemoteReceivers
+from pywan.gateway.remote_site import CONNECT_TIMEOUT_S, QUICK_TIMEOUT_S, ReceiverPlace
 from pywan.gateway.same_receiver import SameReceiver
-from pywan.gateway.unresponsive_receivers import UnresponsiveReceivers
+from pywan.gateway.unresponsive_receivers import ReceiverWatch, UnresponsiveReceivers
 from pywan.protocol.gateway import SenderHello, Welcome, encode
 from pywan.protocol.members import MEMBER_ID_MAX
 from pywan.security import operations
@@ -36,8 +37,6 @@ from pywan.transport.sockets import shut
 # Attempts to meet the one receiver of all dispatchers, where several are behind its address. There are so many more for
 # each other receiver that was met: the more of them there are, the rarer is the right one.
 ATTEMPTS_A_RECEIVER = 5
-# A receiver that does not welcome a connection in this time is avoided. If there is no other, CONNECT_TIMEOUT_S holds.
-QUICK_TIMEOUT_S = 1.0
 
 
 class WrongReceiver(ConnectivityError):
@@ -124,13 +123,16 @@ class ReceiverEnds:
         queue: SenderQueue,
         receivers: RemoteReceivers,
         *,
+        watch: ReceiverWatch,
         member_name: str,
         site: int,
         way: Way = PLAIN.gateway,
         guard: Guard = OPEN,
     ) -> None:
-        """`way`: connects to receivers. `guard`: knows receivers that prove who they are."""
+        """`watch`: the member's. `way`: connects to receivers. `guard`: knows receivers that prove who they are."""
         self._way, self._guard = way, guard
+        self._watch = watch
+        self._unresponsive: UnresponsiveReceivers | None = None  # While the dispatchers run.
         self._attributes, self._queue, self.receivers = attributes, queue, receivers
         self.balancing = threading.Lock()  # Held while connections are moved to other receivers.
         # What binds the dispatchers to one receiver. None: each of them may be at another one.
@@ -145,12 +147,36 @@ class ReceiverEnds:
     def configure(self, attributes: SenderAttributes) -> None:
         """Takes altered attributes. The next connection goes by them."""
         self._attributes = attributes
+        if self._unresponsive is not None:  # Otherwise it has never run.
+            self.receivers.site.wake()
 
     def words(self, event_id: tuple[int, int, int]) -> str | None:
         return None
 
+    def begin(self, dispatchers: Dispatchers) -> None:
+        """Notes whose dispatchers begin to run, and has the site looked for at once."""
+        self._unresponsive = UnresponsiveReceivers(dispatchers, self)
+        self.receivers.site.wake()
+
     def close(self) -> None:
         pass
+
+    def unreachable_reason(self, index: int) -> str | None:
+        """Returns why dispatcher `index` cannot connect now. None: it can, as far as is known."""
+        if self.same is not None and self.same.has_place:
+            return None
+        return self.receivers.unreachable_reason(index)
+
+    def wait_reachable(
+        self, stopping: threading.Event, on_opening: Callable[[Any | None], None], told: Callable[[str], None]
+    ) -> None:
+        """Returns when the remote site can be reached, as far as is known, or the sender stops. `told` gets the reason
+        of the wait: at once, when it changes, and every minute."""
+        on_opening(self.receivers.site)
+        try:
+            self.receivers.site.wait(self, stopping, told)
+        finally:
+            on_opening(None)
 
     def session_options(self, attributes: SenderAttributes) -> dict[str, object]:
         return {
@@ -236,8 +262,8 @@ class ReceiverEnds:
         limit_s = CONNECT_TIMEOUT_S if self.receivers.is_avoided(place) else QUICK_TIMEOUT_S
         try:
             sock = self._way.connect((place.host, place.port), limit_s, what=what, on_socket=note)
-        except ConnectivityError:
-            self.receivers.avoid_unmet(place)
+        except ConnectivityError as error:
+            self.receivers.avoid_unmet(place, str(error))
             raise
         watch = contextlib.ExitStack()
 
@@ -250,6 +276,8 @@ class ReceiverEnds:
             sock.settimeout(None)
             assert welcome.member_id is not None, "_open refuses that"
             met = self.receivers.met(index, place, welcome.member_id, welcome.member)
+            assert self._unresponsive is not None, "a dispatcher runs"
+            watch.enter_context(self._watch.over(self._unresponsive))
             return ReceiverEnd(sock, met, welcome, self.receivers, closed)
         except BaseException:
             watch.close()
@@ -258,24 +286,20 @@ class ReceiverEnds:
         finally:
             on_opening(None)
 
-    def answers(self, place: ReceiverPlace, index: int, limit_s: float) -> bool:
-        """Whether a receiver welcomes a new connection in time. Another one behind its address counts too."""
+    def why_silent(self, place: ReceiverPlace, index: int, limit_s: float) -> str | None:
+        """Returns why no receiver welcomes a new connection in time. None: one does. Another one behind the address
+        counts too."""
         nobody = (place.member + 1) % MEMBER_ID_MAX  # The receiver answers who it is, and ends the connection.
+        what = f"receiver of site {self._attributes.remote_distributed_system_id}"
         try:
-            sock = self._way.connect((place.host, place.port), limit_s, what=f"receiver of {place.name}")
-        except ConnectivityError:
-            return False
-        with contextlib.ExitStack() as watch, contextlib.closing(sock):
-            try:
+            sock = self._way.connect((place.host, place.port), limit_s, what=what)
+            with contextlib.ExitStack() as watch, contextlib.closing(sock):
                 self._open(index, sock, place, nobody, watch)
-            except ConnectivityError as error:
-                return isinstance(error, WrongReceiver)
-            except (PywanError, OSError):
-                return True  # Somebody is there, and says what is wrong.
-            return True
-
-    def watch(self, dispatchers: Dispatchers) -> Callable[[], None]:
-        return UnresponsiveReceivers(dispatchers, self).watch
+        except ConnectivityError as error:
+            return None if isinstance(error, WrongReceiver) else str(error)
+        except (PywanError, OSError):
+            pass  # Somebody is there, and says what is wrong.
+        return None
 
     def _open(
         self, index: int, sock: Link, place: ReceiverPlace, wanted: int | None, watch: contextlib.ExitStack
@@ -306,11 +330,13 @@ class ReceiverEnds:
         try:
             welcome = data.receive_message(sock, Welcome)
         except ConnectivityError as error:
-            self.receivers.avoid_unmet(place)
-            raise ConnectivityError(f"the receiver at {place} does not answer: {error}") from None
+            reason = f"the receiver at {place} does not answer: {error}"
+            self.receivers.avoid_unmet(place, reason)
+            raise ConnectivityError(reason) from None
         except OutOfMemoryError as error:
-            self.receivers.avoid_unmet(place)
-            raise ConnectivityError(f"the receiver at {place} takes no connection: {error}") from None
+            reason = f"the receiver at {place} takes no connection: {error}"
+            self.receivers.avoid_unmet(place, reason)
+            raise ConnectivityError(reason) from None
         except (AuthenticationError, NotAuthorizedError) as error:
             who = f"user {shown.user!r}" if shown is not None else "this sender, which shows no credentials"
             raise type(error)(f"the receiver at {place} does not take {who}: {error}") from None

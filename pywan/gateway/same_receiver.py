@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pywan.errors import ConnectivityError, GatewaySenderError
-from pywan.gateway.remote import ReceiverPlace
+from pywan.gateway.remote_site import ReceiverPlace
 
 
 class SameReceiver:
@@ -41,6 +41,11 @@ class SameReceiver:
                 return self._place
         finally:
             on_opening(None)
+
+    @property
+    def has_place(self) -> bool:
+        """Whether it is known where the dispatchers are, so that another one need not ask a locator."""
+        return self._place is not None
 
     @property
     def _is_known(self) -> bool:

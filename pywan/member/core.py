@@ -32,6 +32,7 @@ from pywan.config.values import MAX_WAIT_S, to_call_timeout, to_int, to_wait_tim
 from pywan.disk.disk_store import DiskStore
 from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, PywanError
 from pywan.gateway.receiver import GatewayReceiver
+from pywan.gateway.remote_site import RemoteSites
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
 from pywan.member.handover import LostReplicas, lost_replicas_text, still_needed_text
@@ -263,6 +264,8 @@ class MemberCore:
             way=self.links.locator,
             remote_way=self.links.remote_locator,
         )
+        remote_sites = self.senders.remote_sites = RemoteSites(membership)
+        membership.on_locators_learnt = remote_sites.wake
         server.start()
         membership.join(self._join_timeout)
         log.info(
@@ -664,6 +667,7 @@ class MemberCore:
                 sender.close()
             except PywanError as error:
                 log.error("%s", error)  # The remaining parts are ended nevertheless.
+        self.senders.join()
         self._warn_of_loss()
         if self.housekeeper is not None:
             self.housekeeper.join(10.0)

@@ -17,8 +17,10 @@ from pywan.errors import GatewaySenderError, IllegalStateError, NotFoundError
 from pywan.gateway.queue_face import QueueFace
 from pywan.gateway.receiver_ends import ReceiverEnds
 from pywan.gateway.remote import RemoteReceivers
+from pywan.gateway.remote_site import END_TIMEOUT_S, RemoteSites
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.sender_core import SenderCore
+from pywan.gateway.unresponsive_receivers import ReceiverWatch
 from pywan.member.parked_events import ParkedRounds
 from pywan.member.regions import Regions
 from pywan.member.sender_roles import SenderRoles, is_shared_sender
@@ -55,6 +57,8 @@ class Senders:
         regions.fit_sender = self.fit
         self.roles: SenderRoles | None = None  # Set after the member joined its site.
         self.parked: ParkedRounds | None = None  # Likewise.
+        self.remote_sites: RemoteSites | None = None  # Likewise.
+        self._watch = ReceiverWatch()
         self._faces: dict[str, GatewaySender] = {}  # By id.
         self._queues: dict[str, AsyncEventQueue] = {}  # By id.
 
@@ -193,15 +197,16 @@ class Senders:
         if isinstance(a, AsyncEventQueueAttributes):
             return ListenerEnds(a, lambda: outgoing.numbering)
         state = self._state
+        assert self.remote_sites is not None, "the member has joined its site"
         receivers = RemoteReceivers(
-            state.membership,
-            a.remote_distributed_system_id,
+            self.remote_sites.site(a.remote_distributed_system_id),
             lambda index: dispatcher_number(state.site, state.name, a.id, index),
         )
         return ReceiverEnds(
             a,
             outgoing,
             receivers,
+            watch=self._watch,
             member_name=state.name,
             site=state.site,
             way=state.links.gateway,
@@ -240,6 +245,12 @@ class Senders:
         if parked is not None:
             parked.add(core)
         return core
+
+    def join(self) -> None:
+        """Waits for the end of the threads that the senders share. All senders have ended."""
+        if self.remote_sites is not None:
+            self.remote_sites.join()
+        self._watch.join(END_TIMEOUT_S)
 
     def _runs(self, core: SenderCore) -> None:
         """Tells the site whether a sender runs here."""

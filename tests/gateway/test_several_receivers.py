@@ -24,6 +24,7 @@ from pywan.cli.session import Session
 from pywan.config import attributes as config
 from pywan.errors import GatewaySenderConfigurationError, GatewaySenderError, ProtocolError
 from pywan.gateway.remote import RemoteReceivers
+from pywan.gateway.remote_site import RemoteSite
 from pywan.protocol.gateway import SenderHello, Welcome, decode, encode
 from pywan.testing.fault_proxy import TO_CLIENT, FaultProxy
 from pywan.testing.waiting import LIMIT_S, eventually
@@ -205,13 +206,14 @@ def test_a_receiver_stays_that_works_long_on_an_event_or_is_the_only_one(sites, 
     if len(names) == 1:
         sites.members["one"].stop()
     asked: list[bool] = []
-    answers = sender._core.dispatchers.ends.answers
+    why_silent = sender._core.dispatchers.ends.why_silent
 
-    def note(*arguments: Any) -> bool:
-        asked.append(answers(*arguments))
-        return asked[-1]
+    def note(*arguments: Any) -> str | None:
+        reason = why_silent(*arguments)
+        asked.append(reason is None)
+        return reason
 
-    sender._core.dispatchers.ends.answers = note
+    sender._core.dispatchers.ends.why_silent = note
     sites.put(0)
     eventually(lambda: len(asked) >= 2, what="that the receiver was asked twice")
     assert asked == [len(names) == 2] * len(asked)
@@ -448,17 +450,17 @@ def test_nobody_is_avoided_because_another_one_behind_the_same_port_is_unrespons
         *({"host": "h", "port": 5000, "member": name, "member_id": id} for id, name in enumerate(("one", "two"))),
         {"host": "h", "port": 5001, "member": "three", "member_id": 2},
     )
-    receivers = RemoteReceivers(told, 2)
+    receivers = RemoteReceivers(RemoteSite(told, 2))
     first = receivers.find(0)
     met = receivers.met(0, first, 1, "two")
     assert (first.name, met.name, str(met)) == ("one", "two", "h:5000")
-    receivers.avoid_unmet(first)
+    receivers.avoid_unmet(first, "nobody")
     assert receivers.find(1).name == "one"
     receivers.avoid(met)  # It was met, and then fell silent.
     told.receivers = told.receivers[1:]
     third = receivers.find(1)
     assert third.name == "three"
-    receivers.avoid_unmet(third)
+    receivers.avoid_unmet(third, "nobody")
     told.receivers += ({"host": "h", "port": 5002, "member": "four", "member_id": 3},)
     assert receivers.find(1).name == "four"
 

@@ -499,7 +499,10 @@ class NoEnds:
     longest_retry_s = 1.0
     is_own_thread = False
 
-    def watch(self, dispatchers):
+    def begin(self, dispatchers):
+        pass
+
+    def unreachable_reason(self, index):
         return None
 
     def configure(self, attributes):

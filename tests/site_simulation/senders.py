@@ -12,6 +12,7 @@ from pywan.config.attributes import QueueAttributes, RegionAttributes, SenderAtt
 from pywan.gateway.dispatchers import Dispatcher, Dispatchers, Ends
 from pywan.gateway.receiver_ends import ReceiverEnds
 from pywan.gateway.sender_core import SenderCore
+from pywan.gateway.unresponsive_receivers import ReceiverWatch
 from pywan.member.feeding import running
 from pywan.member.parked_events import PARKED_EVENTS, ParkedSharing, Steps
 from pywan.member.sender_roles import SenderRoles
@@ -153,7 +154,7 @@ class SimulatedSender(SenderCore):
         receivers: Any = None  # The simulated network finds them.
         made = self.attributes
         assert isinstance(made, SenderAttributes)
-        return ReceiverEnds(made, core.outgoing, receivers, member_name=self.member.name, site=1)
+        return ReceiverEnds(made, core.outgoing, receivers, watch=ReceiverWatch(), member_name=self.member.name, site=1)
 
     def _make_dispatchers(self, ends: Ends) -> Dispatchers:
         return SimulatedDispatchers(self, ends)
