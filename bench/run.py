@@ -58,6 +58,7 @@ PROGRAMS = {
     "table": Program("bench_table.py", 3),
     "tls": Program("bench_tls.py", 2),
     "tls_sites": Program("bench_tls_sites.py", 5),
+    "unreachable": Program("bench_unreachable.py", 4),
     "site_attack": Program("site_attack.py", 1, "long"),
     "site_churn": Program("site_churn.py", 1, "long"),
     "site_scale": Program("site_scale.py", 17, "long"),
