@@ -41,7 +41,7 @@ class RegionSite(SiteOfProcesses):
             each.finish()
         if copies:
             for number in range(first, end):
-                wait_until(lambda number=number: self._is_whole(name_of(number), copies), WHOLE_S, "all replicas")  # type: ignore[misc]
+                wait_until(lambda number=number: self._is_whole(name_of(number), copies), WHOLE_S, "all replicas")
 
     def _is_whole(self, region: str, copies: int) -> bool:
         counts = list(self.counts(region).values())
