@@ -35,6 +35,9 @@ def validate_colocation(
     A region is colocated with a partitioned region that has as many buckets. A parallel sender is shared only by
     colocated regions, because it has one partition for each of their buckets.
     """
+    shared = {id for id in region.queue_ids if id in senders and senders[id].parallel}
+    if region.colocated_with is None and not shared:
+        return  # A region fits beside any number of others.
     others = [other for other in others if other.name != region.name]
     table = {other.name: other.colocated_with for other in others} | {region.name: region.colocated_with}
     if region.colocated_with is not None and region.colocated_with not in table:
@@ -54,9 +57,8 @@ def validate_colocation(
             f" {parent.total_num_buckets} of {parent.name!r}, with which it is to be colocated; give both the same"
         )
     for other in others:
-        for sender_id in region.queue_ids:
-            shared = sender_id in other.queue_ids and sender_id in senders and senders[sender_id].parallel
-            if shared and _leader(region.name, table) != _leader(other.name, table):
+        for sender_id in shared.intersection(other.queue_ids):
+            if _leader(region.name, table) != _leader(other.name, table):
                 raise IllegalStateError(
                     f"regions {other.name!r} and {region.name!r} cannot share the parallel {senders[sender_id].what},"
                     " as they are not colocated; use another one, or colocated_with"

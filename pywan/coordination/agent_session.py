@@ -41,6 +41,7 @@ log = logging.getLogger("pywan.agent")
 
 RETRY_US = 200_000  # First pause before all locators are asked again, if none coordinated. The pause grows.
 RETRY_MAX_US = 2_000_000
+LEASE_STEPS = 64  # The driver learns of a longer lease so many times in a `member-timeout` at most.
 QUIET_US = 100_000  # A temporary refusal shorter than this gets no warning.
 AGAIN_MIN_US = 10_000  # Shortest pause before a retry after a temporary refusal.
 # As many as a site has locators. Limits the log lines about a locator with changing identities.
@@ -239,6 +240,7 @@ class AgentSession:
         self.away_since_us: int | None = None  # Since when nobody coordinates. None: the site has a coordinator.
         self.member_timeout_us = MEMBER_TIMEOUT_US  # The coordinator's last value.
         self.lease_until_us = 0
+        self._extended_until_us = 0  # The end of the lease in the last `Extended`.
         self.received_us = 0  # The coordinator was in contact after this moment.
         self.may_leave: MayLeave | None = None  # The coordinator's answer to `leave`.
         self.still_needed = StillNeeded()  # The coordinator's answer to `leave` while the site needs the member.
@@ -763,7 +765,7 @@ class AgentSession:
             why,
             self.me,
         )
-        self.is_joined, self._reports, self.lease_until_us = False, False, 0
+        self.is_joined, self._reports, self.lease_until_us, self._extended_until_us = False, False, 0, 0
         self._ended = earlier
         self.tables = SiteTables()
         self.promise.end()
@@ -797,10 +799,18 @@ class AgentSession:
         return [Changed(changes)]
 
     def _extend(self, sent_us: int, lease_us: int) -> list[Outcome]:
-        """Extends the lease to `member-timeout` after the sending of the question."""
+        """Extends the lease to `member-timeout` after the sending of the question.
+
+        The driver learns only of steps of the lease. A member with a shorter lease than the coordinator gave is safe,
+        and a step costs the member some work for each region, while many records may come within a second.
+        """
+        has_changed = lease_us not in (0, self.member_timeout_us)
         self.member_timeout_us = lease_us or self.member_timeout_us
         until_us = sent_us + self.member_timeout_us
         if until_us <= self.lease_until_us:
             return []
         self.lease_until_us, self.received_us = until_us, sent_us
+        if not has_changed and until_us - self._extended_until_us < self.member_timeout_us // LEASE_STEPS:
+            return []
+        self._extended_until_us = until_us
         return [Extended(until_us, sent_us)]

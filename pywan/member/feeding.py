@@ -83,6 +83,11 @@ class Feeding:
     def forget(self, region: str) -> None:
         self._senders.pop(region, None)
 
+    @property
+    def ids(self) -> set[str]:
+        """The ids of the regions' senders."""
+        return {id for senders in self._senders.values() for id in senders}
+
     def see_members(self, members: Iterable[MemberProfile]) -> set[str]:
         """Adopts the members of the view. Returns the ids of the senders with other running members than before."""
         before, self._runs = self._runs, running(members)

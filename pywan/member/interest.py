@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from pywan.base.lines import Lines
@@ -18,6 +19,11 @@ def storing(members: Iterable[MemberProfile], name: str, but: Incarnation) -> in
     return sum(
         region == name and weight > 0 for each in members if each.incarnation != but for region, weight in each.hosting
     )
+
+
+def storing_by_region(members: Iterable[MemberProfile], but: Incarnation) -> Counter[str]:
+    """As `storing`, for all regions."""
+    return Counter(region for each in members if each.incarnation != but for region, weight in each.hosting if weight)
 
 
 def receives_all(made: RegionAttributes) -> bool:

@@ -313,7 +313,7 @@ class Regions:
                 validate_attachment(attributes, sender.attributes)
         validate_colocation(
             attributes,
-            [region.attributes for region in self.all()],
+            (region.attributes for region in self._by_name.values()),
             {id: sender.attributes for id, sender in self._senders.items()},
         )
 

@@ -30,13 +30,14 @@ from pywan.coordination.tables import (
     Bucket,
     BucketKey,
     Incarnation,
+    MemberProfile,
     RegionAttributes as SharedAttributes,
     is_role,
 )
 from pywan.errors import ConnectivityError, IllegalStateError
 from pywan.member.feeding import Feeding, Sender, members_without
 from pywan.member.hosting import is_of_site, site_attributes, unclean_recovery_timeout_ms, weight_of
-from pywan.member.interest import Interest, check_interest, receives_all, storing
+from pywan.member.interest import Interest, check_interest, receives_all, storing, storing_by_region
 from pywan.member.older_events import (
     OLDER_EVENTS,
     Lack,
@@ -92,6 +93,28 @@ class _Shared:
         self.interest = Interest(region.attributes) if receives_all(region.attributes) else None
 
 
+def changes_of(
+    before: Mapping[Incarnation, MemberProfile], now: Mapping[Incarnation, MemberProfile]
+) -> tuple[set[Incarnation], set[str]]:
+    """Returns the differences between two views: the members that joined, departed, or moved to another address, and
+    the regions that a member began or ended to have."""
+    moved: set[Incarnation] = set()
+    rehosted: set[str] = set()
+    for each in () if before is now else before.keys() | now.keys():
+        earlier, later = before.get(each), now.get(each)
+        if earlier is None or later is None or (earlier.host, earlier.port) != (later.host, later.port):
+            moved.add(each)
+        hosted, hosting = earlier.hosting if earlier else (), later.hosting if later else ()
+        if hosted != hosting:
+            rehosted.update(region for region, _ in set(hosted) ^ set(hosting))
+    return moved, rehosted
+
+
+def _numbers_with(members: set[Incarnation], buckets: Mapping[int, Bucket]) -> list[int]:
+    """Returns the buckets that name one of the members."""
+    return [number for number, bucket in buckets.items() if not members.isdisjoint(bucket.named)]
+
+
 def primary_until_us(made: RegionAttributes, received_us: int) -> int | None:
     """Returns the time until which the member works as a primary of the region, if the coordinator was last in contact
     after `received_us`. The time ends a margin before the coordinator begins a new timeline of the bucket, as the two
@@ -136,7 +159,9 @@ class SharedRegions:
         self.decided: Callable[[], object] = lambda: None  # Called after new metadata took effect; returns at once.
         self.sender_changed: Callable[[Any], object] = lambda sender: None  # Called when a sender's runners change.
         self._unanswered: set[str] = set()  # Regions that were created without a reply of the coordinator.
+        self._members: dict[Incarnation, MemberProfile] = {}  # The view in the metadata taken last.
         self._addresses: dict[Incarnation, tuple[str, int]] = {}
+        self._is_seen = False  # All regions were looked at under `_members`, and under the records of their buckets.
         self._openings, self._questions = OwnOpenings(), OpeningQuestions(self._address_of, way)
         self._pool: CallPool | None = None  # Outlives an incarnation: pending calls go on over the pool.
         self._begin(agent.me)
@@ -277,8 +302,10 @@ class SharedRegions:
     def _note_known(self, shared: _Shared, *, is_decided: bool = True) -> None:
         """Notes the records about the region's buckets in the present metadata. A record with the name of this member,
         but without an answer to this member, is about an earlier region of the same name."""
-        for key, bucket in list(self._agent.tables.buckets.items()):
-            if key.region == shared.region.name and (is_decided or self._me not in bucket.named):
+        region, buckets = shared.region, self._agent.tables.buckets
+        for key in (BucketKey(region.name, number) for number in range(region.bucket_count)):
+            bucket = buckets.get(key)
+            if bucket is not None and (is_decided or self._me not in bucket.named):
                 self._note(shared, key, bucket)
 
     def _why_undecided(self, name: str) -> str:
@@ -526,22 +553,31 @@ class SharedRegions:
     # Cluster metadata from the coordinator
 
     def take(self, tables: Tables) -> list[MemberRegion]:
-        """Adopts new metadata. Returns the regions of this member destroyed by the site."""
+        """Adopts new metadata. Returns the regions of this member destroyed by the site.
+
+        Looks at what is new: buckets and regions with new records, buckets that name a member with another address or
+        another presence, and regions that a member begins or ends to have (docs/decisions/0118). The metadata of
+        another coordinator are whole, so all buckets have new records. If an earlier call failed half-way, all regions
+        are looked at.
+        """
         with self._lock:
+            before, is_seen, self._is_seen = self._members, self._is_seen, False
             if tables.members is not None:
+                self._members = {each.incarnation: each for each in tables.members}
                 self._addresses = {each.incarnation: (each.host, each.port) for each in tables.members}
                 if self._calls is not None:  # Before the buckets forget the calls of departed members.
                     self._calls.keep_only(self._addresses)
                     self._replicas.take_view(tables.members)
                 if self._pool is not None:
                     self._pool.keep_only(self._addresses)
+            moved, rehosted = changes_of(before, self._members)
             ids = {
                 key.region.removeprefix(ROLE_PREFIX) for key, _ in tables.buckets if key.region.startswith(ROLE_PREFIX)
             }
-            if tables.members is not None:
-                moved = self._feeding.see_members(tables.members)
-                ids |= moved
-                self._say_runs_on_others(moved)
+            if not is_seen or any(map(is_role, rehosted)):
+                runs_moved = self._feeding.see_members(self._members.values())
+                ids |= runs_moved if is_seen else self._feeding.ids
+                self._say_runs_on_others(runs_moved if is_seen else self._feeding.ids)
             gone = {name for name, attributes in tables.regions if attributes is None} & self._regions.keys()
             changed: dict[str, set[int]] = {name: set() for name, _ in tables.regions if name in self._regions}
             for key, bucket in tables.buckets:
@@ -549,21 +585,31 @@ class SharedRegions:
                 if shared is not None:
                     self._note(shared, key, bucket)
                     changed.setdefault(key.region, set()).add(key.number)
-            if tables.members is not None:
+            if moved or not is_seen:
                 for name, shared in self._regions.items():
-                    changed.setdefault(name, set()).update(shared.buckets)
-                    if shared.interest is not None:
-                        shared.interest.see_members(storing(tables.members, name, self._me))
+                    numbers = _numbers_with(moved, shared.buckets) if is_seen else shared.buckets
+                    if numbers or not is_seen:
+                        changed.setdefault(name, set()).update(numbers)
+            self._see_interest(rehosted if is_seen else self._regions, changed)
             decided = {
                 name: self._see(self._regions[name], numbers) for name, numbers in changed.items() if name not in gone
             }
-            for name in self._feeding.regions_of(ids) & self._regions.keys():
+            for name in self._feeding.regions_of(ids) & self._regions.keys() if ids else ():
                 decided[name] = set(self._regions[name].buckets)
             self._see_feeding(decided)
-            self._taken = tables.newest
+            self._is_seen, self._taken = True, tables.newest
             self._took.notify_all()
             self.decided()
             return [self._regions[name].region for name in sorted(gone)]
+
+    def _see_interest(self, names: Iterable[str], changed: dict[str, set[int]]) -> None:
+        """Tells regions with interest policy ALL how many other members store them. The caller looks at `changed`."""
+        found = [(name, each.interest) for name in names if (each := self._regions.get(name)) is not None]
+        counts = storing_by_region(self._members.values(), self._me) if any(each for _, each in found) else {}
+        for name, interest in found:
+            if interest is not None:
+                interest.see_members(counts.get(name, 0))
+                changed.setdefault(name, set())
 
     def answer_has_decision(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answers the question whether a metadata record, or a later record, is in effect here. The reply waits for the
@@ -630,7 +676,7 @@ class SharedRegions:
         made the change and the bucket has forgotten the earlier incarnation."""
         with self._lock:
             replicas, calls = self._replicas, self._calls
-            self._taken = NO_DECISION
+            self._taken, self._is_seen = NO_DECISION, False
             for shared in self._regions.values():
                 if shared.changelog is not None:
                     replicas.drop(shared.region.name)
@@ -694,8 +740,8 @@ class SharedRegions:
             numbers = {*shared.buckets, *shared.alone}
             shared.alone = {}
         assert shared.table is not None
-        for number in sorted(numbers):
-            self._replicas.take(BucketKey(shared.region.name, number), shared.buckets.get(number))
+        self._replicas.take(shared.region.name, {number: shared.buckets.get(number) for number in sorted(numbers)})
+        for number in numbers:
             shared.changelog.announce_removals(number)  # A new holder of the bucket heeds the announcement now.
         places = {number: shared.buckets[number] for number in numbers if number in shared.buckets}
         shared.table.update(places, self._addresses)

@@ -114,9 +114,11 @@ class MemberReplicas:
         with self._lock:
             self._session.lease_renewed(member_timeout_us)
 
-    def take(self, key: BucketKey, bucket: Bucket | None) -> None:
+    def take(self, name: str, buckets: Mapping[int, Bucket | None]) -> None:
+        if not buckets:
+            return
         with self._lock:
-            self._session.take(key, bucket, _core.monotonic_us())
+            self._session.take(name, buckets, _core.monotonic_us())
             self._changed.notify_all()
             self._follow_peers()
         self._wake()

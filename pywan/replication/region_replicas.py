@@ -369,6 +369,11 @@ class RegionReplicas:
         self._set_replicas(number)
         self._services.caught_up(BucketKey(self.name, number), lead.epoch, learner)
 
+    @property
+    def led_count(self) -> int:
+        """The number of buckets that this member leads, or takes over."""
+        return len(self._leads)
+
     def forget_callers(self, is_gone: Callable[[int], bool]) -> None:
         """Removes the clients of departed incarnations from the deduplication tables of the member's primary
         buckets."""

@@ -24,6 +24,7 @@ REPORT_AGAIN_US = 500_000
 # A client of a member outside the view may have joined a moment ago. The member has departed if so many renewals of the
 # lease, each with the newer metadata records, did not bring the member into the view.
 STRANGER_RENEWALS = 3
+SEARCHED_BUCKETS = 256  # Each renewal of the lease searches about so many buckets for departed clients.
 
 
 class Reports(Protocol):
@@ -55,11 +56,18 @@ class ReplicasSession:
         self.wrong_clocks = WrongClocks()
         self._view: set[Incarnation] = set()
         self._callers: dict[int, int] = {}  # By member outside the view: renewals without the member.
-        self._looks_for_callers = False  # The view has changed, or the lease was renewed.
+        # Regions whose deduplication tables the next `work` searches for departed clients.
+        self._to_search: dict[str, None] = {}
+        # By region: the members outside the view whose clients the last search found. Each renewal searches these
+        # regions again.
+        self._outsiders: dict[str, set[int]] = {}
+        self._turn: list[str] = []  # Regions still to be searched in turn. The last is next.
         self._profiles: dict[
             Incarnation, MemberProfile
         ] = {}  # Profiles of the view, and of members with a replication link.
         self._regions: dict[str, RegionReplicas] = {}
+        # Regions whose `work` is due: they have a new record, a refusal, or a takeover under way.
+        self._to_work: dict[str, None] = {}
         self._cores: dict[str, Any] = {}
         self._read_lease_until_us: dict[Incarnation, int] = {}  # Read leases given over ended connections.
         self._unreachable_us: dict[Incarnation, int] = {}  # The time of the last report, by member.
@@ -78,11 +86,13 @@ class ReplicasSession:
         self._cores[name] = core
         services = _ServicesForRegion(self, name, changelog)
         self._regions[name] = RegionReplicas(name, core, changelog, self.me, services, content=content)
+        self._to_search[name] = None
 
     def drop(self, name: str) -> None:
         """Ends the work for a region. Afterwards the change log of the region may be closed."""
         region = self._regions.pop(name, None)
         self._cores.pop(name, None)
+        self._outsiders.pop(name, None)
         if region is None:
             return
         for peer in self.peers.values():
@@ -92,14 +102,16 @@ class ReplicasSession:
     def take_view(self, profiles: tuple[MemberProfile, ...]) -> None:
         """Adopts the view: the members that are alive."""
         view = {profile.incarnation for profile in profiles}
-        self._callers.update((gone.member_id, STRANGER_RENEWALS) for gone in self._view - view)
+        departed = self._view - view
+        self._callers.update((each.member_id, STRANGER_RENEWALS) for each in departed)
+        if departed:
+            self._to_search.update(dict.fromkeys(self._regions))
         self._view = view
         self.wrong_clocks.keep_only(view)
         for receiver, member in self.receivers.items():
             if member not in view:
                 receiver.stop()
         self._profiles.update((profile.incarnation, profile) for profile in profiles)
-        self._looks_for_callers = True
 
     def lease_renewed(self, member_timeout_us: int) -> None:
         """The coordinator has answered a poll, and the metadata have all earlier records. The answer had
@@ -111,14 +123,28 @@ class ReplicasSession:
             for receiver in self.receivers:
                 receiver.configure(member_timeout_us // 1000)
         self._callers = {member: renewals + 1 for member, renewals in self._callers.items()}
-        self._looks_for_callers = True
+        self._to_search.update(dict.fromkeys(self._outsiders))
+        self._search_in_turn()
 
-    def take(self, key: BucketKey, bucket: Bucket | None, now_us: int) -> None:
-        """Adopts a metadata record of a bucket."""
+    def _search_in_turn(self) -> None:
+        """Chooses further regions for the next search: some buckets with each renewal of the lease. So a region is
+        searched in the end although nothing has named the region, and a renewal costs the same with many regions."""
+        self._turn = self._turn or list(reversed(self._regions))
+        buckets = 0
+        while self._turn and buckets < SEARCHED_BUCKETS:
+            name = self._turn.pop()
+            if name in self._regions:
+                self._to_search[name] = None
+                buckets += self._regions[name].led_count
+
+    def take(self, name: str, buckets: Mapping[int, Bucket | None], now_us: int) -> None:
+        """Adopts metadata records of a region's buckets."""
         self._now_us = now_us
-        region = self._regions.get(key.region)
+        region = self._regions.get(name)
         if region is not None:
-            region.take(key.number, bucket)
+            self._to_work[name] = None
+            for number, bucket in buckets.items():
+                region.take(number, bucket)
 
     def find(self, name: str) -> Any:
         """Returns the region for the changes of replication links. None: this member does not share the region, or not
@@ -218,8 +244,12 @@ class ReplicasSession:
         for receiver, member in self.receivers.items():
             self.wrong_clocks.note(member, receiver.take_ahead_ms(), now_us)
         is_busy = False
-        for region in self._regions.values():
-            is_busy |= region.work()
+        for name in list(self._to_work):
+            region = self._regions.get(name)
+            if region is not None and region.work():
+                is_busy = True
+            else:
+                del self._to_work[name]
         self._end_repl_links()
         self._forget_callers()
         for member, peer in self.peers.items():
@@ -263,22 +293,27 @@ class ReplicasSession:
     def _forget_callers(self) -> None:
         """Removes the clients of departed members from the deduplication tables of the buckets that this member
         leads."""
-        if not self._looks_for_callers:
+        if not self._to_search:
             return
-        self._looks_for_callers = False
+        names, self._to_search = self._to_search, {}
         in_view = {each.member_id for each in self._view} | {self.me.member_id}
-        found: dict[int, int] = {}
+        found: set[int] = set()
 
         def is_gone(caller: int) -> bool:
             member = _core.member_of_caller(caller)
             if member in in_view:
                 return False
-            found[member] = self._callers.get(member, 0)
-            return found[member] >= STRANGER_RENEWALS
+            found.add(member)
+            return self._callers.get(member, 0) >= STRANGER_RENEWALS
 
-        for region in self._regions.values():
-            region.forget_callers(is_gone)
-        self._callers = found
+        for name in names:
+            self._outsiders.pop(name, None)
+            if name in self._regions:
+                self._regions[name].forget_callers(is_gone)
+            if found:
+                self._outsiders[name], found = found, set()
+        outside = set[int]().union(*self._outsiders.values())
+        self._callers = {member: self._callers.get(member, 0) for member in outside}
 
     def _take_news(self, member: Incarnation, news: tuple[Any, ...]) -> None:
         if news[0] == "slow":
@@ -289,6 +324,7 @@ class ReplicasSession:
         if region is not None and what == "learned":
             region.learned(number, member, value)
         elif region is not None and what == "refused":
+            self._to_work[name] = None
             region.refused(number, value)
 
     def _unreachable(self, member: Incarnation) -> None:
@@ -373,6 +409,7 @@ class _ServicesForRegion:
         self._owner._peer(region, self._changelog, member).ask(region, questions)
 
     def ready(self, keys: list[BucketKey]) -> None:
+        self._owner._to_search[self._name] = None  # Clients may have departed before this member led the buckets.
         self._owner._reports.append(lambda reports: reports.ready(keys))
 
     def caught_up(self, key: BucketKey, epoch: Epoch, learner: Learner) -> None:

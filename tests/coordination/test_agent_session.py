@@ -3,6 +3,7 @@ over, or loses them."""
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import replace
 from typing import Any
@@ -13,6 +14,7 @@ from pywan.base.nonces import NONCE_BYTES
 from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Tell
 from pywan.coordination.agent_session import (
+    LEASE_STEPS,
     RETRY_US,
     AgentSession,
     Changed,
@@ -136,6 +138,21 @@ def test_what_was_decided_is_done_before_the_lease_is_extended():
     outcomes = site.news(session)
     assert [type(each) for each in outcomes] == [Changed, Extended]
     assert outcomes[1] == Extended(site.now_us + LEASE_US, site.now_us)
+
+
+def test_many_answers_within_a_moment_extend_the_lease_in_steps():
+    """Each step costs the member some work for each region, and a member that creates regions has many answers."""
+    site = Site()
+    session = site.member("m")
+    site.news(session)
+    steps = []
+    for _ in range(1000):
+        site.now_us += 1000
+        steps += [each for each in site.news(session) if isinstance(each, Extended)]
+    assert session.lease_until_us == site.now_us + LEASE_US
+    step_us = LEASE_US // LEASE_STEPS
+    assert all(later.until_us - earlier.until_us >= step_us for earlier, later in itertools.pairwise(steps))
+    assert site.now_us + LEASE_US - steps[-1].until_us < step_us
 
 
 def test_the_lease_counts_from_the_moment_at_which_the_question_was_sent():

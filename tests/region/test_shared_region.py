@@ -756,7 +756,7 @@ def test_a_primary_forgets_the_callers_of_members_that_the_view_has_not_any_more
     try:
         replicas.share("r", core, changelog, content={0: led})
         replicas.take_view(tuple(MemberProfile(each, "127.0.0.1", 1, 1) for each in (me, other)))
-        replicas.take(BucketKey("r", 0), led)
+        replicas.take("r", {0: led})
         eventually(lambda: changelog.state(0)["role"] == "primary")
         mine, others, strangers = 1 << 32 | 5, 2 << 32 | 5, 3 << 32 | 5
         session = _core.CallSession({"r": core}.get)

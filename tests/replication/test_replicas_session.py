@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fuzz_core import calls
 from pywan import _core
 from pywan.coordination.encoding import plain_epoch
 from pywan.coordination.tables import NO_EPOCH, Bucket, BucketKey, Epoch, Incarnation, Learner, MemberProfile
 from pywan.errors import ProtocolError
+from pywan.replication import replicas_session
 from pywan.replication.peer_session import Asked, asked_of, plain_answers
-from pywan.replication.region_replicas import Answer, Question
-from pywan.replication.replicas_session import ReplicasSession
+from pywan.replication.region_replicas import Answer, Question, RegionReplicas
+from pywan.replication.replicas_session import STRANGER_RENEWALS, ReplicasSession
 
 ME, OTHER = Incarnation("m1", 1), Incarnation("m2", 2)
 KEY = BucketKey("r", 0)
@@ -55,7 +58,7 @@ class Leading:
         self.now = SECOND
         learner = Learner(OTHER, TRANSFER)
         self.bucket = Bucket(EPOCH, TIMELINE, 0, 1, ME, (ME,), learners=(learner,))
-        self.session.take(KEY, self.bucket, self.now)
+        self.session.take(KEY.region, {KEY.number: self.bucket}, self.now)
         assert self.received() == [("ready", [KEY])]
         (peer,), _ = self.session.take_peers()
         self.repl_link = peer.number
@@ -85,7 +88,7 @@ def test_the_coordinator_is_told_once_of_a_learner_that_has_all_that_is_replicat
 def test_nobody_is_told_of_a_learner_that_is_none_any_more():
     leading = Leading()
     later = Bucket(EPOCH, TIMELINE, 0, 1, ME, (ME,), learners=(Learner(OTHER, TRANSFER + 1),))
-    leading.session.take(KEY, later, leading.now)
+    leading.session.take(KEY.region, {KEY.number: later}, leading.now)
     leading.learned()
     assert leading.received() == []
 
@@ -100,7 +103,7 @@ def test_a_replica_has_a_replication_link_to_each_other_member_that_holds_the_bu
     third = Incarnation("third", 3)
     session.take_view(tuple(MemberProfile(each, "h", 1, 1) for each in (ME, OTHER, third)))
     session.share("r", core, changelog, content={})
-    session.take(KEY, Bucket(EPOCH, TIMELINE, 0, 1, OTHER, (OTHER, ME, third)), SECOND)
+    session.take(KEY.region, {KEY.number: Bucket(EPOCH, TIMELINE, 0, 1, OTHER, (OTHER, ME, third))}, SECOND)
     came, _ = session.take_peers()
     assert {peer.member for peer in came} == {OTHER, third}
     assert all("r" in peer._regions for peer in came)
@@ -144,7 +147,7 @@ def test_a_replica_connects_to_the_others_before_it_leads_and_asks_nothing():
     gone = Incarnation("gone", 9)
     replicas.take_view(tuple(MemberProfile(each, "h", 1, 1) for each in (ME, OTHER)))
     replicas.share("r", core, changelog, content={})
-    replicas.take(KEY, Bucket(EPOCH, TIMELINE, 0, 1, ME, (ME, OTHER, gone)), SECOND)
+    replicas.take(KEY.region, {KEY.number: Bucket(EPOCH, TIMELINE, 0, 1, ME, (ME, OTHER, gone))}, SECOND)
     (peer,), _ = replicas.take_peers()
     assert peer.member == ME and peer.next_request() is None
     leading = Leading()
@@ -162,7 +165,7 @@ class Following:
         self.session.me = OTHER
         self.session.take_view(tuple(MemberProfile(each, "h", 1, 1) for each in (ME, OTHER)))
         self.session.share("r", self.core, self.changelog, content={})
-        self.session.take(KEY, Bucket(EPOCH, TIMELINE, 0, 1, ME, (ME, OTHER)), SECOND)
+        self.session.take(KEY.region, {KEY.number: Bucket(EPOCH, TIMELINE, 0, 1, ME, (ME, OTHER))}, SECOND)
         self.core.extend(0, TIMELINE, WORD, 1, entries)
 
     def ask(self, asker: Incarnation = ME, epoch: Epoch = EPOCH, after: int = 0) -> list[list[Any]]:
@@ -202,7 +205,7 @@ def test_a_question_has_an_answer_when_the_tables_say_so_and_changes_nothing_bef
     assert following.ask(OTHER) == following.ask(Incarnation("m3", 3)) == []  # They do not lead it.
     assert following.ask(ME, Epoch(2**31 - 1, 2**32 - 1)) == []
     assert following.changelog.state(0) == before and following.session.followed()[KEY].epoch == EPOCH
-    following.session.take(KEY, Bucket(later, TIMELINE, 0, 2, ME, (ME, OTHER)), SECOND)
+    following.session.take(KEY.region, {KEY.number: Bucket(later, TIMELINE, 0, 2, ME, (ME, OTHER))}, SECOND)
     assert following.knows(later) and following.ask(ME, later)
     assert following.knows(EPOCH) and following.ask() == []
 
@@ -214,8 +217,8 @@ ODD = (None, True, 1.0, float("inf"), "1", -1, 2**64, [])
 @pytest.mark.parametrize("field", range(len(GOOD)))
 def test_a_replica_whose_answers_cannot_be_counts_as_one_that_does_not_answer(field):
     leading = Leading()
-    leading.session.take(KEY, Bucket(EPOCH, TIMELINE, 0, 2, ME, (ME, OTHER)), leading.now)
-    leading.session.take(KEY, Bucket(Epoch(1, 9), TIMELINE, 0, 3, ME, (ME, OTHER)), leading.now)
+    leading.session.take(KEY.region, {KEY.number: Bucket(EPOCH, TIMELINE, 0, 2, ME, (ME, OTHER))}, leading.now)
+    leading.session.take(KEY.region, {KEY.number: Bucket(Epoch(1, 9), TIMELINE, 0, 3, ME, (ME, OTHER))}, leading.now)
     leading.received()
     more = {0: (2**32,), 3: (1, 2**63), 4: (b"x", 10**12), 5: ([2**31, 1],), 6: (0, 1)}
     odd = [each for each in ODD if not (field == 6 and each is True)]
@@ -235,8 +238,8 @@ def test_a_replica_whose_answers_cannot_be_counts_as_one_that_does_not_answer(fi
 def test_an_answer_that_does_not_fit_the_question_ends_no_takeover(odd):
     """It is about more than was asked for, or about an earlier primary of the same epoch."""
     leading = Leading()
-    leading.session.take(KEY, Bucket(EPOCH, TIMELINE, 0, 2, ME, (ME, OTHER)), leading.now)
-    leading.session.take(KEY, Bucket(Epoch(1, 9), TIMELINE, 0, 3, ME, (ME, OTHER)), leading.now)
+    leading.session.take(KEY.region, {KEY.number: Bucket(EPOCH, TIMELINE, 0, 2, ME, (ME, OTHER))}, leading.now)
+    leading.session.take(KEY.region, {KEY.number: Bucket(Epoch(1, 9), TIMELINE, 0, 3, ME, (ME, OTHER))}, leading.now)
     leading.received()
     with pytest.raises(ProtocolError, match="is no answer to what was asked"):
         leading.session.answered(OTHER, "r", {"answers": [odd], "promised_us": 0}, leading.now)
@@ -252,8 +255,8 @@ def test_an_answer_that_does_not_fit_the_question_ends_no_takeover(odd):
 @pytest.mark.parametrize("later", [Epoch(1, 9), Epoch(9, 2)], ids=["the same run", "a later run"])
 def test_read_leases_need_not_end_if_the_primary_of_the_last_epoch_has_followed(before, led, ends, later):
     leading = Leading()
-    leading.session.take(KEY, Bucket(EPOCH, TIMELINE, 0, 2, ME, (ME, OTHER)), leading.now)
-    leading.session.take(KEY, Bucket(later, TIMELINE, 0, 3, ME, (ME, OTHER)), leading.now)
+    leading.session.take(KEY.region, {KEY.number: Bucket(EPOCH, TIMELINE, 0, 2, ME, (ME, OTHER))}, leading.now)
+    leading.session.take(KEY.region, {KEY.number: Bucket(later, TIMELINE, 0, 3, ME, (ME, OTHER))}, leading.now)
     assert leading.received() == [] and leading.changelog.state(0)["role"] == "taking over"
     last = leading.changelog.log_end(0)
     answers = plain_answers([Answer(0, later, last, last, b"", before, led)])
@@ -261,3 +264,61 @@ def test_read_leases_need_not_end_if_the_primary_of_the_last_epoch_has_followed(
     told = [leading.received() for _ in range(25)]
     assert [each for each in told if each] == [[("ready", [KEY])]]
     assert told.index([("ready", [KEY])]) in ((0,) if ends else (19, 20))
+
+
+class CountedChangelog(_core.Changelog):
+    """Counts the searches for clients."""
+
+    searches = 0
+
+    def callers(self, bucket: int) -> set[int]:
+        CountedChangelog.searches += 1
+        return super().callers(bucket)
+
+
+def test_a_renewal_searches_some_buckets_for_departed_clients_and_all_in_turn(monkeypatch):
+    monkeypatch.setattr(replicas_session, "SEARCHED_BUCKETS", 4)
+    session = ReplicasSession(member_timeout_us=SECOND)
+    session.me = ME
+    session.take_view((MemberProfile(ME, "h", 1, 1),))
+    cores = [_core.RegionCore(f"r{n}", _core.Clock(), site=1, member=ME.member_id, buckets=1) for n in range(12)]
+    changelogs = [CountedChangelog(1, core.shards) for core in cores]
+    for core, changelog in zip(cores, changelogs, strict=True):
+        changelog.set_lease(2**64 - 1)
+        core.share(changelog, None)
+        session.share(core.name, core, changelog, content={})
+        session.take(core.name, {0: Bucket(EPOCH, TIMELINE, 0, 1, ME, (ME,))}, SECOND)
+    now = SECOND
+
+    def searches_of_a_renewal() -> int:
+        nonlocal now
+        now += SECOND // 2
+        before = CountedChangelog.searches
+        session.lease_renewed(SECOND)
+        session.work(now)
+        return CountedChangelog.searches - before
+
+    session.work(now)
+    assert [searches_of_a_renewal() for _ in range(6)] == [4] * 6
+    # A late call of a member that departed long ago: no view and no record names the region.
+    served = _core.CallSession({"r9": cores[9]}.get)
+    gone = 7 << 32 | 5
+    served.receive_data(calls.call(calls.REGION, b"r9"), 1)
+    served.receive_data(calls.call(calls.CHANGE, calls.record(b"k"), caller=gone), 1)
+    assert changelogs[9].callers(0) == {gone}
+    renewals = 0
+    while changelogs[9].callers(0):
+        assert searches_of_a_renewal() <= 4 + 1
+        renewals += 1
+        assert renewals <= len(cores) // 4 + STRANGER_RENEWALS
+
+
+def test_work_looks_at_the_regions_with_news_alone(monkeypatch):
+    leading, worked = Leading(), []
+    work = RegionReplicas.work
+    monkeypatch.setattr(RegionReplicas, "work", lambda region: (worked.append(region.name), work(region))[1])
+    leading.received()
+    assert worked == []
+    leading.session.take(KEY.region, {KEY.number: replace(leading.bucket, version=2)}, leading.now)
+    leading.received()
+    assert worked == ["r"]

@@ -26,6 +26,7 @@ from pywan.coordination.agent_session import (
 from pywan.coordination.asked import Request, RequestKey
 from pywan.coordination.messages import MayLeave
 from pywan.coordination.tables import (
+    Bucket,
     BucketKey,
     Epoch,
     Incarnation,
@@ -464,8 +465,8 @@ class Replicas:
     def lease_renewed(self, member_timeout_us: int) -> None:
         self.session.lease_renewed(member_timeout_us)
 
-    def take(self, key: BucketKey, bucket: Any) -> None:
-        self.session.take(key, bucket, self.member.now_us)
+    def take(self, name: str, buckets: Mapping[int, Bucket | None]) -> None:
+        self.session.take(name, buckets, self.member.now_us)
         self.wake()
 
     def answer(self, request: dict[str, Any]) -> dict[str, Any]:
