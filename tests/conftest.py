@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from fork_server import ForkServer
 from pywan.security import passwords
 from pywan.testing.waiting import eventually
 from support.sites import Network
@@ -84,6 +85,26 @@ QUICK = {
 }
 
 
+# Modules whose tests are about the start of a process, what it imports, its signals from the start on, its forks or its
+# memory, or that start programs as their users do. Their processes are no forks of the fork server.
+FRESH_STARTS = {
+    "test_architecture",
+    "test_build",
+    "test_core_basics",
+    "test_examples",
+    "test_fork",
+    "test_lz4",
+    "test_memory",
+    "test_no_memory",
+    "test_processes",
+    "test_service",
+    "test_signals",
+    "test_spark",
+    "test_store_places",
+}
+fork_server = ForkServer()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--begin-until",
@@ -117,6 +138,11 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_configure() -> None:
     """A shell has the commands that it runs in the background ignore Ctrl-C, and so their children. Tests send it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    fork_server.__enter__()
+
+
+def pytest_unconfigure() -> None:
+    fork_server.__exit__()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -133,7 +159,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         random.Random(until).shuffle(items)  # The same order in each worker.
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    fork_server.is_used = item.path.stem not in FRESH_STARTS and "LD_PRELOAD" not in os.environ
     if time.time() > (item.config.getoption("begin_until") or float("inf")):
         pytest.skip("there is no time")
 
