@@ -93,6 +93,7 @@ FRESH_STARTS = {
     "test_core_basics",
     "test_examples",
     "test_fork",
+    "test_fork_server",
     "test_lz4",
     "test_memory",
     "test_no_memory",

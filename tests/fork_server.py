@@ -131,7 +131,7 @@ class ForkServer:
             except OSError:  # A descriptor is closed, or the server has ended.
                 answer = b""
             if not answer:
-                self._process.kill()  # type: ignore[union-attr]
+                self._process.kill()
                 self._end()
             return int(answer or b"0")
 
@@ -164,7 +164,7 @@ def _ignored() -> set[int]:
 
 def _umask() -> int:
     """The umask of this process. `os.umask` would change it for a moment."""
-    return next(int(line.split()[1], 8) for line in open("/proc/self/status") if line.startswith("Umask:"))  # noqa: SIM115
+    return next(int(line.split()[1], 8) for line in open("/proc/self/status") if line.startswith("Umask:"))
 
 
 def _at_start(environment: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
@@ -189,7 +189,11 @@ def _job_of(given: Sequence[Any]) -> tuple[Job, list[int]] | None:
         folder = os.path.realpath(os.fsdecode(cwd)) if cwd is not None else os.getcwd()
         if program is None or not os.access(folder, os.X_OK) or not Path(folder).is_dir():
             return None
-        standard = [p2cread if p2cread != -1 else 0, c2pwrite if c2pwrite != -1 else 1, errwrite if errwrite != -1 else 2]
+        standard = [
+            p2cread if p2cread != -1 else 0,
+            c2pwrite if c2pwrite != -1 else 1,
+            errwrite if errwrite != -1 else 2,
+        ]
         if any(os.isatty(file) for file in standard):
             return None
         if program[0] == "script" and not os.access(Path(folder, program[1]), os.R_OK):
@@ -215,7 +219,7 @@ def _job_of(given: Sequence[Any]) -> tuple[Job, list[int]] | None:
         [resource.getrlimit(limit) for limit in _LIMITS],
     )
     files = [*standard, *job.files[3:]]
-    if len(files) > _FILES_MAX or not all(_imports_this_pywan(each) for each in _path_of(job)):
+    if len(files) > _FILES_MAX or not all(_imports_this_pywan(each or folder) for each in _path_of(job)):
         return None
     return job, files
 
@@ -242,7 +246,6 @@ def _path_of(job: Job) -> list[str]:
 
 def _imports_this_pywan(folder: str) -> bool:
     """Whether a folder on a path leads to the `pywan` that the server has imported, or to none."""
-    folder = folder or os.getcwd()
     return not os.path.exists(os.path.join(folder, "pywan", "__init__.py")) or os.path.realpath(folder) == str(ROOT)
 
 
@@ -372,7 +375,15 @@ def _become(job: Job, files: list[int], libraries: list[str]) -> Callable[[], ob
     importlib.invalidate_caches()
     sys.orig_argv[:] = job.command
     main = sys.modules["__main__"].__dict__
-    for name in set(main) - {"__name__", "__annotations__", "__builtins__", "__doc__", "__package__", "__spec__", "__loader__"}:
+    for name in set(main) - {
+        "__name__",
+        "__annotations__",
+        "__builtins__",
+        "__doc__",
+        "__package__",
+        "__spec__",
+        "__loader__",
+    }:
         del main[name]
     if job.kind == "-m":
         sys.argv[:] = ["-m", *job.arguments]
