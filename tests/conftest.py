@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from fork_server import ForkServer
 from pywan.security import passwords
 from pywan.testing.waiting import eventually
+from support.fork_server import ForkServer
 from support.sites import Network
 from support.threads import threads
 

@@ -30,7 +30,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
 IMPORTED = (
     "pywan.testing.site_processes",
     "pywan.testing.sites",
@@ -46,7 +46,7 @@ _READ_AT_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "ASAN_", 
 _REQUEST_MAX = 100_000  # Bytes. A longer request starts as ever.
 _FILES_MAX = 64  # Descriptors of a child.
 _LIMITS = [getattr(resource, name) for name in sorted(dir(resource)) if name.startswith("RLIMIT_")]
-_BOOT = "import sys; sys.path.insert(0, {folder!r}); import fork_server; fork_server.serve({file})()"
+_BOOT = "import sys; sys.path.insert(0, {folder!r}); from support import fork_server; fork_server.serve({file})()"
 
 
 class Job(NamedTuple):
@@ -143,7 +143,7 @@ class ForkServer:
         starts, subprocess._fork_exec = subprocess._fork_exec, self._start_as_ever  # type: ignore[attr-defined]
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT.format(folder=str(Path(__file__).parent), file=there.fileno())],
+                [sys.executable, "-c", _BOOT.format(folder=str(ROOT / "tests"), file=there.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[there.fileno()],
@@ -301,7 +301,7 @@ class _Clones:
 def serve(file: int) -> Callable[[], object]:
     """Clones this process for each request, until the asking process has ended. Returns in each clone: what it has to
     call then."""
-    libraries = sys.path[2:]  # Behind the folder of this file and that of -c.
+    libraries = sys.path[2:]  # Behind the folder of the tests and that of -c.
     for name in IMPORTED:
         importlib.import_module(name)
     clones = _Clones()
@@ -372,6 +372,8 @@ def _become(job: Job, files: list[int], libraries: list[str]) -> Callable[[], ob
     path = _path_of(job)
     first = [] if job.is_safe_path else [path.pop(0)]
     sys.path[:] = [*first, *dict.fromkeys([*map(os.path.normpath, path), *libraries])]
+    for name in ("support", __name__):  # The child may have another folder of that name on its path.
+        sys.modules.pop(name, None)
     importlib.invalidate_caches()
     sys.orig_argv[:] = job.command
     main = sys.modules["__main__"].__dict__

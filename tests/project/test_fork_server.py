@@ -1,4 +1,4 @@
-"""Children from the fork server are what fresh starts are: `fork_server`."""
+"""Children from the fork server are what fresh starts are: `support.fork_server`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from fork_server import ForkServer
 from pywan.testing.processes import python_environment
 from pywan.testing.waiting import eventually
+from support.fork_server import ROOT, ForkServer
 
 PYTHON = sys.executable
+TESTS = str(ROOT / "tests")
 
 SHOWS = """
 import os, resource, signal, sys, threading
@@ -178,7 +179,8 @@ def is_gone(pid: int) -> bool:
 
 def test_no_server_outlives_a_process_that_is_killed(server):
     program = (
-        f"import os, subprocess, sys; sys.path.insert(0, {os.path.dirname(__file__)!r}); import fork_server\n"
+        f"import os, subprocess, sys; sys.path.insert(0, {TESTS!r})\n"
+        "from support import fork_server\n"
         "with fork_server.ForkServer() as server:\n"
         "    subprocess.run([sys.executable, '-c', ''])\n"
         "    print(server.pid, flush=True); os.kill(os.getpid(), 9)"
