@@ -1,5 +1,6 @@
 """Owns what tests share: sites on this machine, and a Spark session for the modules that need one."""
 
+import gc
 import hashlib
 import json
 import os
@@ -114,6 +115,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+MARKS_OF_MAKE_TEST = "not long and not lint"
 # How long the tests of each file took. A run of all tests leaves it here (tests/changed/rules.py uses it).
 MEASURED = Path(__file__).resolve().parent.parent / "build/test-seconds.json"
 seconds = Counter[str]()
@@ -129,11 +131,28 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     option = session.config.option
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return
-    if hasattr(session.config, "workerinput") or option.keyword or option.markexpr != "not long and not lint":
+    if hasattr(session.config, "workerinput") or option.keyword or option.markexpr != MARKS_OF_MAKE_TEST:
         return
     if any(Path(argument).resolve() == MEASURED.parent.parent / "tests" for argument in session.config.args):
         MEASURED.parent.mkdir(exist_ok=True)
         MEASURED.write_text(json.dumps({name: round(took, 1) for name, took in sorted(seconds.items())}, indent=0))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A module for `make lint` alone looks at the whole tree when it is imported, so `make test` does not import it."""
+    if collection_path.suffix == ".py" and config.option.markexpr == MARKS_OF_MAKE_TEST:
+        return "\npytestmark = pytest.mark.lint\n" in collection_path.read_text() or None
+    return None
+
+
+def pytest_collection() -> None:
+    gc.disable()  # Nothing that collection makes becomes garbage.
+
+
+def pytest_collection_finish() -> None:
+    """What collection has made stays to the end: no later search for garbage looks at it."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_configure() -> None:
