@@ -17,9 +17,9 @@ from site_simulation.kinds import EACH, KINDS, OWN_KINDS, kind_of, make_world, w
 from site_simulation.world import SiteWorld
 from support.tree import TESTS
 
-SEEDS = int(os.environ.get("SITE_SEEDS", "12"))
+SEEDS = int(os.environ.get("SITE_SEEDS", "8"))
 FIRST = int(os.environ.get("SITE_FIRST", "1"))
-SEEDS_OF_A_KIND = 3
+SEEDS_OF_A_KIND = 3  # At most: one world is enough in which happens what the kind is for.
 SEARCH = 400  # Seeds within which a missing part of the protocol is to be found out.
 
 
@@ -35,8 +35,10 @@ def test_worlds_of_a_kind_keep_its_promises(kind):
         world = make_world(seed, kind)
         world.run()
         statistics.update(world.statistics)
-    rare = what_did_not_happen(kind, statistics)  # `make simulate-site` runs more seeds, and wants all of it.
-    assert KINDS[kind].must_happen[0] not in rare
+        rare = what_did_not_happen(kind, statistics)  # `make simulate-site` runs more seeds, and wants all of it.
+        if KINDS[kind].must_happen[0] not in rare:
+            return
+    pytest.fail(f"{KINDS[kind].must_happen[0]}: not in {SEEDS_OF_A_KIND} worlds")
 
 
 def test_most_seeds_have_a_world_of_faults_and_each_kind_has_some():
