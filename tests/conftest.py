@@ -181,7 +181,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    fork_server.is_used = item.path.stem not in FRESH_STARTS and "LD_PRELOAD" not in os.environ
+    needs_fresh = item.path.stem in FRESH_STARTS or "LD_PRELOAD" in os.environ
+    fork_server.is_used = not needs_fresh and not os.environ.get("FRESH_STARTS")
     if time.time() > (item.config.getoption("begin_until") or float("inf")):
         pytest.skip("there is no time")
 

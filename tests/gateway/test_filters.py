@@ -728,9 +728,7 @@ def test_no_row_passes_a_filter_that_was_attached_while_a_bulk_call_ran(network,
     ny, _ln, sender = link(network, parallel)
     queued = while_columns_are_put(ny, sender, lambda: sender.alter(gateway_event_filters=[Nothing()]))
     ledger = sender.ledger()
-    assert (
-        ledger["queued"] == queued and ledger["filtered_before_enqueue"] == ROWS - queued > 0 and ledger["balanced"]
-    )
+    assert ledger["queued"] == queued and ledger["filtered_before_enqueue"] == ROWS - queued > 0 and ledger["balanced"]
 
 
 def test_a_listener_that_is_added_while_a_bulk_call_runs_receives_every_row_that_is_not_stored_yet(network):
