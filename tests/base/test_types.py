@@ -80,6 +80,8 @@ def table(heading):
 
 
 def code(cell):
+    import pandas  # noqa: F401 - The tables name it. Its import takes long, so only these tests have it.
+
     found = re.fullmatch(r"`(.*)`", cell)
     return eval(found[1]) if found else None
 

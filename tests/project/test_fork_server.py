@@ -15,6 +15,8 @@ from pywan.testing.processes import python_environment
 from pywan.testing.waiting import eventually
 from support.fork_server import ROOT, ForkServer
 
+pytestmark = pytest.mark.lint
+
 PYTHON = sys.executable
 TESTS = str(ROOT / "tests")
 
