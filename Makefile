@@ -68,8 +68,8 @@ SOURCES   := $(wildcard csrc/*/* pywan/_core/*.pxd pywan/_core/*/*.pyx pywan/_co
 SANITIZERS ?= address,undefined
 CORES    := $(shell nproc)
 NIGHTLY_MINUTES ?= 120
-# Processes that run tests at the same time. Tests mostly wait for sockets, disks and timers, so three for a core pay.
-WORKERS  ?= $(if $(ARGS),1,6)
+# Processes that run tests at the same time. Many tests wait for sockets, disks and timers, so more than the cores pay.
+WORKERS  ?= $(if $(ARGS),1,4)
 # Tests wait for thousands of syncs. In memory, where there is enough of it, a sync takes no time.
 TEST_TMP := $(shell df -Pk /dev/shm 2> /dev/null | awk 'NR == 2 && $$4 > 6000000 {print "/dev/shm"}')
 # With AGAIN, the tests that failed once and passed alone are added to this file. `.ci/run` prints it.
