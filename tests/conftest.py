@@ -1,5 +1,6 @@
 """Owns what tests share: sites on this machine, and a Spark session for the modules that need one."""
 
+import gc
 import hashlib
 import json
 import os
@@ -17,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from pywan.security import passwords
 from pywan.testing.waiting import eventually
+from support.fork_server import ForkServer
 from support.sites import Network
 from support.threads import threads
 
@@ -84,6 +86,27 @@ QUICK = {
 }
 
 
+# Modules whose tests are about the start of a process, what it imports, its signals from the start on, its forks or its
+# memory, or that start programs as their users do. Their processes are no forks of the fork server.
+FRESH_STARTS = {
+    "test_architecture",
+    "test_build",
+    "test_core_basics",
+    "test_examples",
+    "test_fork",
+    "test_fork_server",
+    "test_lz4",
+    "test_memory",
+    "test_no_memory",
+    "test_processes",
+    "test_service",
+    "test_signals",
+    "test_spark",
+    "test_store_places",
+}
+fork_server = ForkServer()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--begin-until",
@@ -92,6 +115,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+MARKS_OF_MAKE_TEST = "not long and not lint"
 # How long the tests of each file took. A run of all tests leaves it here (tests/changed/rules.py uses it).
 MEASURED = Path(__file__).resolve().parent.parent / "build/test-seconds.json"
 seconds = Counter[str]()
@@ -107,16 +131,38 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     option = session.config.option
     if exitstatus not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         return
-    if hasattr(session.config, "workerinput") or option.keyword or option.markexpr != "not long and not lint":
+    if hasattr(session.config, "workerinput") or option.keyword or option.markexpr != MARKS_OF_MAKE_TEST:
         return
     if any(Path(argument).resolve() == MEASURED.parent.parent / "tests" for argument in session.config.args):
         MEASURED.parent.mkdir(exist_ok=True)
         MEASURED.write_text(json.dumps({name: round(took, 1) for name, took in sorted(seconds.items())}, indent=0))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A module for `make lint` alone looks at the whole tree when it is imported, so `make test` does not import it."""
+    if collection_path.suffix == ".py" and config.option.markexpr == MARKS_OF_MAKE_TEST:
+        return "\npytestmark = pytest.mark.lint\n" in collection_path.read_text() or None
+    return None
+
+
+def pytest_collection() -> None:
+    gc.disable()  # Nothing that collection makes becomes garbage.
+
+
+def pytest_collection_finish() -> None:
+    """What collection has made stays to the end: no later search for garbage looks at it."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_configure() -> None:
     """A shell has the commands that it runs in the background ignore Ctrl-C, and so their children. Tests send it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    fork_server.__enter__()
+
+
+def pytest_unconfigure() -> None:
+    fork_server.__exit__()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -133,7 +179,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         random.Random(until).shuffle(items)  # The same order in each worker.
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    needs_fresh = item.path.stem in FRESH_STARTS or "LD_PRELOAD" in os.environ
+    fork_server.is_used = not needs_fresh and not os.environ.get("FRESH_STARTS")
     if time.time() > (item.config.getoption("begin_until") or float("inf")):
         pytest.skip("there is no time")
 

@@ -16,7 +16,6 @@ from zoneinfo import ZoneInfo
 
 import msgpack
 import numpy
-import pandas
 import pyarrow
 import pytest
 from hypothesis import given, settings, strategies as st
@@ -81,6 +80,8 @@ def table(heading):
 
 
 def code(cell):
+    import pandas  # noqa: F401 - The tables name it. Its import takes long, so only these tests have it.
+
     found = re.fullmatch(r"`(.*)`", cell)
     return eval(found[1]) if found else None
 
@@ -254,6 +255,8 @@ def test_a_time_whose_instant_is_outside_the_calendar_comes_back(moment):
 
 
 def test_a_pytz_zone_arrives_by_its_name():
+    import pandas
+
     moment = pandas.Timestamp("2024-07-01T12:00", tz="Europe/Berlin").to_pydatetime()
     found = _core.decode_object(*_core.encode_object(moment))
     assert found == moment and found.tzinfo is ZoneInfo("Europe/Berlin")

@@ -26,6 +26,7 @@ from pywan.cli.main import main as program
 from pywan.errors import DiskError, IllegalStateError, NotFoundError, PywanError
 from pywan.member import process
 from pywan.testing.waiting import LIMIT_S
+from support.tree import ROOT
 
 SITES = {"ny": 1, "ln": 2, "tk": 3}
 NY_XML = """<cache>
@@ -84,14 +85,17 @@ class Machine:
             **os.environ,
             "PATH": f"{commands}:{os.environ['PATH']}",
             "PYWAN_HOSTS": ",".join(f"{h}={a}" for h, a in self.hosts.items()),
-            "PYTHONPATH": str(Path(process.__file__).parent.parent),
+            "PYTHONPATH": str(ROOT),
         }
 
     def shell(self, command: str, **environment: str) -> subprocess.CompletedProcess:
-        """Runs a line in a shell, with the program as a process of its own."""
+        """Runs a line with the program as a process of its own: in a shell, if there is something in it for a shell to
+        do. Otherwise the process is a fork of the fork server."""
+        words = command.split()
+        is_plain = words[0] in ("pywan", "gfsh") and not set(command) & set("\\'\"`$|&;<>(){}*?~#")
         return subprocess.run(
-            command,
-            shell=True,
+            [sys.executable, "-m", "pywan.cli.main", *words[1:]] if is_plain else command,
+            shell=not is_plain,
             cwd=self.directory,
             env={**self.environment, **environment},
             capture_output=True,

@@ -11,6 +11,7 @@ from pywan.gateway import dispatchers
 from pywan.region.region import core_of
 from pywan.testing.waiting import LIMIT_S, eventually
 
+ROWS = 60_000  # A call of so many takes long enough for something to happen amid it.
 both = pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
 
 
@@ -692,7 +693,7 @@ def test_lag_names_a_slow_filter_and_a_slow_receiver(network):
 
 
 def while_columns_are_put(ny, sender, act):
-    """300,000 rows in one call, and `act` in the middle of it. Returns how many events were queued when `act` had
+    """`ROWS` rows in one call, and `act` in the middle of it. Returns how many events were queued when `act` had
     returned.
     """
     sender.pause()
@@ -700,7 +701,7 @@ def while_columns_are_put(ny, sender, act):
 
     def put():
         try:
-            outcome.append(ny.data.put_columns([b"%d" % n for n in range(300_000)], [b"value"] * 300_000))
+            outcome.append(ny.data.put_columns([b"%d" % n for n in range(ROWS)], [b"value"] * ROWS))
         except Exception as error:
             outcome.append(error)
 
@@ -711,7 +712,7 @@ def while_columns_are_put(ny, sender, act):
     act()
     queued = sender.ledger()["queued"]
     writer.join()
-    assert outcome == [300_000]
+    assert outcome == [ROWS]
     return queued
 
 
@@ -727,9 +728,7 @@ def test_no_row_passes_a_filter_that_was_attached_while_a_bulk_call_ran(network,
     ny, _ln, sender = link(network, parallel)
     queued = while_columns_are_put(ny, sender, lambda: sender.alter(gateway_event_filters=[Nothing()]))
     ledger = sender.ledger()
-    assert (
-        ledger["queued"] == queued and ledger["filtered_before_enqueue"] == 300_000 - queued > 0 and ledger["balanced"]
-    )
+    assert ledger["queued"] == queued and ledger["filtered_before_enqueue"] == ROWS - queued > 0 and ledger["balanced"]
 
 
 def test_a_listener_that_is_added_while_a_bulk_call_runs_receives_every_row_that_is_not_stored_yet(network):
@@ -746,7 +745,7 @@ def test_a_listener_that_is_added_while_a_bulk_call_runs_receives_every_row_that
         stored.append(len(ny.data) - before)  # The one that is in the listener now may be counted here or there.
 
     while_columns_are_put(ny, sender, add)
-    assert 0 < 300_000 - len(received) <= stored[0] + 1
+    assert 0 < ROWS - len(received) <= stored[0] + 1
 
 
 def test_a_bulk_call_goes_on_when_its_filter_is_detached(network):

@@ -216,7 +216,7 @@ def make_batch(
 ) -> tuple[bytes, int]:
     """(payload, number of records) of runs given as (partition, first, through, settled, records): from `first` on, or
     each with its sequence. Of each run the first `duplicates` are possible ones."""
-    heads, body = b"", b""
+    heads, body = bytearray(), bytearray()
     for partition, first, through, acknowledged, given in sections:
         records = [each if isinstance(each, tuple) else (first + n, each) for n, each in enumerate(given)]
         run = b"".join(record for _, record in records)
@@ -226,7 +226,7 @@ def make_batch(
             partition, len(records), first, through, acknowledged, len(run), unsure, min(duplicates, len(records)), 0
         )
         body += run
-    return struct.pack("<II", len(sections), 0) + heads + body, sum(len(records) for *_, records in sections)
+    return bytes(struct.pack("<II", len(sections), 0) + heads + body), sum(len(records) for *_, records in sections)
 
 
 def make_stream(partition: int, region: int = 1, bucket: int = 0, buckets: int = 1, timeline: int = 1) -> bytes:
