@@ -19,6 +19,7 @@ from pywan.config.attributes import THINGS
 from pywan.config.security_attributes import SecurityAttributes
 from pywan.config.ssl_attributes import SslAttributes
 from pywan.config.table import Row, table
+from pywan.limitations import Limitation
 from pywan.security import operations
 from pywan.security.users import FIRST_ROLES
 from pywan.stats import SENDER_GAUGES
@@ -166,6 +167,18 @@ def _identities(whose: str) -> str:
     return _table(("identity", "sees", "changes", "stops", "learns at most"), rows)
 
 
+def _limitations(topic: str) -> str:
+    def row(each: Limitation) -> tuple[str, str, str]:
+        return (
+            each.sentence(**each.shown),
+            each.instead(**each.shown),
+            f"[{each.page.partition('#')[0]}]({each.page})",
+        )
+
+    found = [row(each) for each in Limitation if each.topic == topic]
+    return _table(("what is not there", "what to do instead", "more"), found)
+
+
 MAKERS: dict[str, Callable[[str], str]] = {
     "attributes of": _attributes,
     "refused attributes of": _refused,
@@ -179,6 +192,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "operations of": _operations,
     "roles of": _roles,
     "identities and": _identities,
+    "limitations of": _limitations,
 }
 
 

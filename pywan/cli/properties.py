@@ -7,9 +7,9 @@ from pathlib import Path
 
 from pywan.base.files import FileError, check_secret, given_path, read_regular
 from pywan.cli.encryption import SSL_PROPERTIES
-from pywan.cli.grammar import NO_GROUPS
 from pywan.cli.identity import PASSWORDS, SECURITY_PROPERTIES
 from pywan.errors import ConfigurationError
+from pywan.limitations import Limitation
 
 FILE_NAME = "gemfire.properties"
 MAX_FILE_BYTES = 64 * 1024
@@ -39,8 +39,8 @@ UNDERSTOOD = (
 )
 # Properties that would be missed if they were ignored: where a command goes by them, or what is sent.
 REFUSED = {
-    "groups": f"{NO_GROUPS}, and a command for a group would go to all of them; leave it out, and name members with"
-    " --member in commands",
+    "groups": f"{Limitation.GROUPS.sentence()}, and a command for a group would go to all of them; leave it out, and"
+    " name members with --member in commands",
 }
 # Properties of Geode without a meaning here. Those of security are not among them: ignoring them would be a trap.
 IGNORED_PREFIXES = (

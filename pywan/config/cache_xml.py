@@ -34,6 +34,7 @@ from pywan.config.rules import validate_attachment, validate_colocation
 from pywan.config.table import Attributes, Row, naming, to_plain
 from pywan.config.values import to_int, to_percent, to_word
 from pywan.errors import CacheXmlError, PywanError
+from pywan.limitations import Limitation
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -292,18 +293,11 @@ class _Reader(xml.sax.handler.ContentHandler):
         if policy is not None:
             policy = to_word(policy, "data-policy", _DATA_POLICIES)
         if policy == "preloaded":
-            self._fail(
-                element.line,
-                "data-policy 'preloaded' is not in this version: a region that begins with the entries of other members"
-                " is a replica and stays one; take normal or replicate",
-            )
+            self._fail(element.line, Limitation.PRELOADED.refusal())
         if scope is not None:
             scope = to_word(scope, "scope", _SCOPES)
         if scope == "global":
-            self._fail(
-                element.line,
-                "scope 'global' is not in this version: there are no locks that members share; take distributed-ack",
-            )
+            self._fail(element.line, Limitation.GLOBAL_SCOPE.refusal())
         from_refid = to_region_type(refid, "refid") if refid else None
         if policy is None:
             type_ = from_refid or ("PARTITION" if partitioned else "NORMAL")

@@ -31,6 +31,7 @@ from pywan.base.names import near_name, quoted
 from pywan.config.classes import ClassReference, removes_all, to_class_references
 from pywan.config.values import to_bool, to_int, to_names, to_text, to_word
 from pywan.errors import ConfigurationError
+from pywan.limitations import Limitation
 
 P = ParamSpec("P")
 Owner = TypeVar("Owner")
@@ -234,9 +235,8 @@ def _check_names(cls: type[Attributes], what: str, values: Mapping[str, Any]) ->
     known = [row.name for row in rows]
     for name in values:
         if name in cls.refused:
-            raise ConfigurationError(
-                f"{what}: {name} has no effect in this version ({cls.refused[name]}); leave it out"
-            )
+            why = Limitation.WITHOUT_EFFECT.refusal(attribute=name, why=cls.refused[name])
+            raise ConfigurationError(f"{what}: {why}")
     unknown = [name for name in values if name not in known]
     if unknown:
         near = near_name(unknown[0], known)
