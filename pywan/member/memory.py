@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from pywan import _core
+from pywan.base.lines import Lines
 from pywan.base.machine_memory import left_bytes, machine_bytes, process_bytes
 from pywan.base.threads import start_essential
 from pywan.config.values import to_int, to_percent
@@ -26,7 +27,6 @@ MEMORY_MIN_MB = 32
 LOOK_S = 0.2  # Interval of measurements above half of the limit, or with a nearly full machine.
 REST_S = 1.0  # Interval otherwise.
 LEFT_MIN_BYTES = 256 << 20  # Least memory left on the machine, or a twentieth of the limit. Below, changes are refused.
-SAID_AGAIN_S = 60.0  # Shortest time between two log lines of one state.
 TRIM_S = 1.0  # Interval of giving freed memory back to the system, above the limit.
 
 _of_process: weakref.WeakSet[MemoryWatch] = weakref.WeakSet()
@@ -80,7 +80,7 @@ class MemoryWatch:
         self._is_warned = self._is_short = False
         self._shorts = 0
         self._since = time.time()  # Start of the time above the limit.
-        self._said_s: dict[str, float] = {}
+        self._lines = Lines(log)
         self._trimmed_s = 0.0
         self._thread: threading.Thread | None = None
         _of_process.add(self)
@@ -144,8 +144,8 @@ class MemoryWatch:
         self._shorts = self.limit.shorts
         if came and not self._is_short:
             self._since = time.time()
-        if (is_short or came) and not self._is_short and self._may_say("critical"):
-            log.warning(
+        if (is_short or came) and not self._is_short:
+            self._lines.warning(
                 "member %s is above its limit of memory: %d MB of %d MB (critical-heap-percentage %g), the machine has"
                 " %d MB left; changes that need memory are refused until there is some: destroy entries, start another"
                 " member, or raise maximum-memory",
@@ -154,36 +154,31 @@ class MemoryWatch:
                 self._bytes >> 20,
                 self.critical_percent,
                 left >> 20,
+                once=("critical",),
             )
-        elif self._is_short and not is_short and self._may_say("back"):
-            log.warning(
+        elif self._is_short and not is_short:
+            self._lines.warning(
                 "member %s has memory again: %d MB of %d MB; %d changes were refused so far",
                 self._name,
                 self.limit.used >> 20,
                 self._bytes >> 20,
                 self.limit.refused,
+                once=("back",),
             )
         self._is_short = is_short
         if not self.eviction_percent or is_short:
             return
         if percent >= self.eviction_percent and not self._is_warned:
             self._is_warned = True
-            if self._may_say("warning"):
-                log.warning(
-                    "member %s has %d MB of its %d MB (eviction-heap-percentage %g); from %d MB on changes that need"
-                    " memory are refused",
-                    self._name,
-                    self.limit.used >> 20,
-                    self._bytes >> 20,
-                    self.eviction_percent,
-                    self.limit.critical >> 20,
-                )
+            self._lines.warning(
+                "member %s has %d MB of its %d MB (eviction-heap-percentage %g); from %d MB on changes that need"
+                " memory are refused",
+                self._name,
+                self.limit.used >> 20,
+                self._bytes >> 20,
+                self.eviction_percent,
+                self.limit.critical >> 20,
+                once=("warning",),
+            )
         elif percent < self.eviction_percent - CALM_PERCENT:
             self._is_warned = False
-
-    def _may_say(self, what: str) -> bool:
-        now = time.monotonic()
-        if now - self._said_s.get(what, -SAID_AGAIN_S) < SAID_AGAIN_S:
-            return False
-        self._said_s[what] = now
-        return True
