@@ -16,6 +16,7 @@ from pywan import _core
 from pywan.cli.commands import COMMANDS
 from pywan.cli.grammar import Command
 from pywan.config.attributes import THINGS
+from pywan.config.member_attributes import MemberAttributes, ServerOptions
 from pywan.config.security_attributes import SecurityAttributes
 from pywan.config.ssl_attributes import SslAttributes
 from pywan.config.table import Row, table
@@ -144,6 +145,24 @@ def _ssl(whose: str, cls: type = SslAttributes) -> str:
     )
 
 
+def _member(whose: str) -> str:
+    """The arguments of a cache. Those that `start server` has too come with the names of their options."""
+    options = {row.name: f"`{row.option}`" for row in table(ServerOptions)}
+    return _table(
+        ("setting", "in Python", "default", "allowed", "meaning"),
+        (
+            (
+                options.get(row.name, ""),
+                f"`{row.name}`",
+                row.shown_default(),
+                row.limits(),
+                ". ".join(filter(None, (row.attribute.about, row.attribute.more))),
+            )
+            for row in table(MemberAttributes)
+        ),
+    )
+
+
 def _security(whose: str) -> str:
     return _ssl(whose, SecurityAttributes)
 
@@ -187,6 +206,7 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "counters of": _counters,
     "reasons of": _failures,
     "fields of": _record,
+    "settings of": _member,
     "ssl options": _ssl,
     "security options": _security,
     "operations of": _operations,

@@ -8,6 +8,8 @@ from pathlib import Path
 from pywan.base.files import FileError, check_secret, given_path, read_regular
 from pywan.cli.encryption import SSL_PROPERTIES
 from pywan.cli.identity import PASSWORDS, SECURITY_PROPERTIES
+from pywan.config.member_attributes import ServerOptions
+from pywan.config.table import table
 from pywan.errors import ConfigurationError
 from pywan.limitations import Limitation
 
@@ -19,21 +21,9 @@ UNDERSTOOD = (
     "name",
     "distributed-system-id",
     "remote-locators",
-    "locators",
-    "bind-address",
-    "hostname-for-clients",
-    "cache-xml-file",
     "log-level",
-    "maximum-shutdown-wait-time",
-    "handover-time",
-    "call-timeout",
     "member-timeout",
-    "allow-callbacks",
-    "maximum-tombstone-memory",
-    "maximum-backlog-memory",
-    "maximum-memory",
-    "critical-heap-percentage",
-    "eviction-heap-percentage",
+    *(row.option for row in table(ServerOptions)),
     *SSL_PROPERTIES,
     *SECURITY_PROPERTIES,
 )

@@ -147,7 +147,8 @@ class Row:
         a = self.attribute
         words = f": {', '.join(a.words)}" if a.words else ""
         parts = [a.about + words, *(f"{number}: {meaning}" for number, meaning in a.also.items())]
-        if self.is_required or self.default in (None, (), ""):
+        is_unset = self.default in (None, (), "")
+        if self.is_required or (is_unset and self.attribute.unset == Attribute.unset):
             return "; ".join(parts)
         return f"{'; '.join(parts)} ({self.shown_default()})"
 

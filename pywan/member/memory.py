@@ -14,16 +14,13 @@ from pywan import _core
 from pywan.base.lines import Lines
 from pywan.base.machine_memory import left_bytes, machine_bytes, process_bytes
 from pywan.base.threads import start_essential
-from pywan.config.values import to_int, to_percent
+from pywan.config.member_attributes import CRITICAL_PERCENT, EVICTION_PERCENT
 from pywan.errors import ConfigurationError
 
 log = logging.getLogger("pywan.cache")
 
 MEMORY_SHARE = 0.8  # Part of the machine or its cgroup, for a member without maximum-memory.
-CRITICAL_PERCENT = 95.0  # Part of maximum-memory: above, changes that need memory are refused.
-EVICTION_PERCENT = 85.0  # Part of maximum-memory: above, the log warns.
 CALM_PERCENT = 2.0  # A state ends this far below its beginning.
-MEMORY_MIN_MB = 32
 LOOK_S = 0.2  # Interval of measurements above half of the limit, or with a nearly full machine.
 REST_S = 1.0  # Interval otherwise.
 LEFT_MIN_BYTES = 256 << 20  # Least memory left on the machine, or a twentieth of the limit. Below, changes are refused.
@@ -46,28 +43,27 @@ class MemoryWatch:
     """
 
     def __init__(
-        self, name: str, maximum_memory: Any, critical_heap_percentage: Any, eviction_heap_percentage: Any
+        self,
+        name: str,
+        maximum_memory: int | None,
+        critical_heap_percentage: float | None,
+        eviction_heap_percentage: float | None,
     ) -> None:
         """`maximum_memory` in MB; None: a share of the machine. Percentages refer to `maximum_memory`; None: the
         default; 0: no refusal, or no log line. ConfigurationError: an argument cannot be used."""
         self._name = name
         what = f"cache {name!r}"
-        critical = CRITICAL_PERCENT
-        if critical_heap_percentage is not None:
-            critical = to_percent(critical_heap_percentage, f"{what}: critical_heap_percentage")
+        critical = CRITICAL_PERCENT if critical_heap_percentage is None else critical_heap_percentage
         eviction = min(EVICTION_PERCENT, critical or EVICTION_PERCENT)
         if eviction_heap_percentage is not None:
-            eviction = to_percent(eviction_heap_percentage, f"{what}: eviction_heap_percentage")
+            eviction = eviction_heap_percentage
         if critical and eviction > critical:
             raise ConfigurationError(
                 f"{what}: eviction_heap_percentage {eviction:g} is above critical_heap_percentage {critical:g}; it"
                 " warns before changes are refused, so make it lower"
             )
         self._is_own = maximum_memory is not None
-        if self._is_own:
-            bytes_ = to_int(maximum_memory, f"{what}: maximum_memory", MEMORY_MIN_MB, 1 << 30) << 20
-        else:
-            bytes_ = int(machine_bytes() * MEMORY_SHARE)
+        bytes_ = int(machine_bytes() * MEMORY_SHARE) if maximum_memory is None else maximum_memory << 20
         self.critical_percent, self.eviction_percent = critical, eviction
         self.is_limited = critical > 0
         self.limit = _core.MemoryLimit(

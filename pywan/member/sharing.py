@@ -20,6 +20,7 @@ from pywan.calls.route import Route, call_timeout_s, least_call_timeout_s
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
+from pywan.config.member_attributes import BACKLOG_MEMORY_MB
 from pywan.config.values import to_int
 from pywan.coordination.encoding import decision_id_of
 from pywan.coordination.messages import Tables
@@ -60,7 +61,6 @@ from pywan.transport.own_openings import OwnOpenings
 
 log = logging.getLogger("pywan.sharing")
 
-BACKLOG_MEMORY_MB = 512  # The default limit of a member's budget.
 
 FOLLOW_S = 5.0  # Time for members to follow a member that altered the senders of a region.
 OLDER_AGAIN_S = 0.1  # Pause between two rounds of a backfill.
