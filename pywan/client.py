@@ -79,7 +79,7 @@ class DataConnection:
             NoLocatorError: No locator answers, or none knows a member.
             ConnectivityError: No member can be reached.
             RegionNotFoundError: No member of the site has such a region.
-            IllegalStateError: Several members have the region: it takes no rows of clients in this version.
+            IllegalStateError: Several members have the region: it takes no rows of clients.
             ConfigurationError: An option or a file of `ssl`, or an option of `security`, cannot be used.
             AuthenticationError: The locator or the member does not know who this is, or must not be told.
             NotAuthorizedError: It knows, and does not let them write into the region.

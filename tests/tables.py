@@ -16,9 +16,11 @@ from pywan import _core
 from pywan.cli.commands import COMMANDS
 from pywan.cli.grammar import Command
 from pywan.config.attributes import THINGS
+from pywan.config.member_attributes import MemberAttributes, ServerOptions
 from pywan.config.security_attributes import SecurityAttributes
 from pywan.config.ssl_attributes import SslAttributes
 from pywan.config.table import Row, table
+from pywan.limitations import Limitation
 from pywan.security import operations
 from pywan.security.users import FIRST_ROLES
 from pywan.stats import SENDER_GAUGES
@@ -143,6 +145,24 @@ def _ssl(whose: str, cls: type = SslAttributes) -> str:
     )
 
 
+def _member(whose: str) -> str:
+    """The arguments of a cache. Those that `start server` has too come with the names of their options."""
+    options = {row.name: f"`{row.option}`" for row in table(ServerOptions)}
+    return _table(
+        ("setting", "in Python", "default", "allowed", "meaning"),
+        (
+            (
+                options.get(row.name, ""),
+                f"`{row.name}`",
+                row.shown_default(),
+                row.limits(),
+                ". ".join(filter(None, (row.attribute.about, row.attribute.more))),
+            )
+            for row in table(MemberAttributes)
+        ),
+    )
+
+
 def _security(whose: str) -> str:
     return _ssl(whose, SecurityAttributes)
 
@@ -166,6 +186,18 @@ def _identities(whose: str) -> str:
     return _table(("identity", "sees", "changes", "stops", "learns at most"), rows)
 
 
+def _limitations(topic: str) -> str:
+    def row(each: Limitation) -> tuple[str, str, str]:
+        return (
+            each.sentence(**each.shown),
+            each.instead(**each.shown),
+            f"[{each.page.partition('#')[0]}]({each.page})",
+        )
+
+    found = [row(each) for each in Limitation if each.topic == topic]
+    return _table(("what is not there", "what to do instead", "more"), found)
+
+
 MAKERS: dict[str, Callable[[str], str]] = {
     "attributes of": _attributes,
     "refused attributes of": _refused,
@@ -174,11 +206,13 @@ MAKERS: dict[str, Callable[[str], str]] = {
     "counters of": _counters,
     "reasons of": _failures,
     "fields of": _record,
+    "settings of": _member,
     "ssl options": _ssl,
     "security options": _security,
     "operations of": _operations,
     "roles of": _roles,
     "identities and": _identities,
+    "limitations of": _limitations,
 }
 
 

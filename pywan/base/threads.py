@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from pywan.base.lines import Lines, Outage
+from pywan.base.lines import Lines
 from pywan.errors import IllegalStateError
 
 log = logging.getLogger("pywan.threads")
@@ -127,7 +127,7 @@ def _run_again_and_again(
 ) -> None:
     """The work of an EssentialThread."""
     pause_s, failing_since = FIRST_PAUSE_S, None
-    outage = Outage(log, f"thread {name} failed and is begun again")
+    lines, what = Lines(log), f"thread {name} failed and is begun again"
     while True:
         began = time.monotonic()
         try:
@@ -137,12 +137,12 @@ def _run_again_and_again(
             now = time.monotonic()
             if failing_since is None or now - began > CALM_S:
                 pause_s, failing_since = FIRST_PAUSE_S, now
-                outage = Outage(log, f"thread {name} failed and is begun again")
+                lines.ended()
             reason = type(error).__name__
             with contextlib.suppress(MemoryError):  # There may be no memory even for the line of the log.
                 reason = told_error(error)
                 _note_restart(name, reason)
-                outage.failed(reason)
+                lines.failed(what, reason)
                 log.debug("thread %s failed", name, exc_info=True)
             if gives_up is not None and now - failing_since > GIVE_UP_S:
                 gives_up(f"its thread {name} has failed for {now - failing_since:.0f} s: {reason}")

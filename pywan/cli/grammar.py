@@ -11,11 +11,11 @@ from typing import Any
 
 from pywan.config.options import Option as Option
 from pywan.errors import ConfigurationError
+from pywan.limitations import Limitation
 
 FROM_ENVIRONMENT = "from environment"  # No option has that key.
 
 GROUPS = ("group", "groups")  # Geode's options that choose members by their groups.
-NO_GROUPS = "members have no groups in this version"
 
 
 class GrammarError(ConfigurationError):
@@ -212,7 +212,9 @@ def first_option(words: Sequence[str]) -> int:
 def _no_such_option(command: Command, name: str) -> GrammarError:
     if name in GROUPS:
         remedy = "name members with --member" if command.option("member") is not None else "leave it out"
-        return GrammarError(f"{command.name}: no option --{name}: {NO_GROUPS}; {remedy}", command.name)
+        return GrammarError(
+            f"{command.name}: no option --{name}: {Limitation.GROUPS.refusal(instead=remedy)}", command.name
+        )
     near = difflib.get_close_matches(name, [o.name for o in command.options if not o.hidden], 1)
     hint = f"; did you mean --{near[0]}?" if near else ""
     return GrammarError(f"{command.name}: no option --{name:.60}{hint}", command.name)

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from pywan.base.files import FileError, check_secret, given_path, read_regular
 from pywan.cli.encryption import SSL_PROPERTIES
-from pywan.cli.grammar import NO_GROUPS
 from pywan.cli.identity import PASSWORDS, SECURITY_PROPERTIES
+from pywan.config.member_attributes import ServerOptions
+from pywan.config.table import table
 from pywan.errors import ConfigurationError
+from pywan.limitations import Limitation
 
 FILE_NAME = "gemfire.properties"
 MAX_FILE_BYTES = 64 * 1024
@@ -19,28 +21,16 @@ UNDERSTOOD = (
     "name",
     "distributed-system-id",
     "remote-locators",
-    "locators",
-    "bind-address",
-    "hostname-for-clients",
-    "cache-xml-file",
     "log-level",
-    "maximum-shutdown-wait-time",
-    "handover-time",
-    "call-timeout",
     "member-timeout",
-    "allow-callbacks",
-    "maximum-tombstone-memory",
-    "maximum-backlog-memory",
-    "maximum-memory",
-    "critical-heap-percentage",
-    "eviction-heap-percentage",
+    *(row.option for row in table(ServerOptions)),
     *SSL_PROPERTIES,
     *SECURITY_PROPERTIES,
 )
 # Properties that would be missed if they were ignored: where a command goes by them, or what is sent.
 REFUSED = {
-    "groups": f"{NO_GROUPS}, and a command for a group would go to all of them; leave it out, and name members with"
-    " --member in commands",
+    "groups": f"{Limitation.GROUPS.sentence()}, and a command for a group would go to all of them; leave it out, and"
+    " name members with --member in commands",
 }
 # Properties of Geode without a meaning here. Those of security are not among them: ignoring them would be a trap.
 IGNORED_PREFIXES = (

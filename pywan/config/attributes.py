@@ -24,6 +24,7 @@ from pywan.errors import (
     GatewayReceiverError,
     GatewaySenderConfigurationError,
 )
+from pywan.limitations import Limitation
 
 log = logging.getLogger("pywan.config")
 
@@ -60,16 +61,13 @@ Directory = str | os.PathLike[str] | tuple[str | os.PathLike[str], int | None]
 
 
 def to_region_type(value: Any, what: str) -> str:
-    """Reads one of Geode's region shortcuts. For shortcuts that are not in this version, the error names the one to
-    take instead."""
+    """Reads one of Geode's region shortcuts. For shortcuts that are missing (`Limitation.OVERFLOW`), the error names
+    the one to take instead."""
     word = value.strip().upper() if isinstance(value, str) else ""
     for suffix in ("_OVERFLOW", "_HEAP_LRU"):
         without_suffix = word.removesuffix(suffix)
         if without_suffix != word and without_suffix in REGION_TYPES:
-            raise ConfigurationError(
-                f"{what}: {word} is not in this version: entries stay in memory and are not evicted; take"
-                f" {without_suffix}"
-            )
+            raise ConfigurationError(f"{what}: {Limitation.OVERFLOW.refusal(type=word, instead=without_suffix)}")
     return to_word(value, what, REGION_TYPES, upper=True)
 
 
@@ -170,7 +168,7 @@ class SenderChanges:
         bool,
         Attribute(
             "keep the events of a transaction together",
-            more="This version has no transactions: `true` is refused, also by `alter`",
+            more=f"`true` is refused, also by `alter`: {Limitation.TRANSACTIONS.sentence()}",
         ),
     ] = False
     security_username: Annotated[
@@ -374,10 +372,7 @@ class SenderAttributes(Attributes, SenderChanges):
                 f"{what}: security_username and security_password_file go together; give both, or none"
             )
         if self.group_transaction_events:
-            raise ConfigurationError(
-                f"{what}: group_transaction_events has no effect in this version (it has no transactions); set it to"
-                " false, or leave it out"
-            )
+            raise ConfigurationError(f"{what}: {Limitation.GROUPED_TRANSACTIONS.refusal()}")
         if self.parallel and self.enforce_threads_connect_same_receiver:
             raise ConfigurationError(
                 f"{what}: enforce_threads_connect_same_receiver is for serial senders only; leave it out, or set"
@@ -669,8 +664,7 @@ class RegionAttributes(Attributes, RegionChanges):
             highest=3,
             element="partition-attributes",
             unset="1 for `PARTITION_REDUNDANT*`, otherwise 0",
-            more="They are on members that have the region. A region that is persistent, or has a persistent sender or"
-            " a queue with a listener, is on one member only in this version",
+            more=f"They are on members that have the region: {Limitation.ONE_MEMBER.sentence()}",
         ),
     ] = None
     recovery_delay: Annotated[

@@ -30,10 +30,12 @@ from pywan.config.attributes import (
 )
 from pywan.config.classes import ClassReference, import_class, to_class_references
 from pywan.config.cluster import Thing, make_attributes
+from pywan.config.member_attributes import RESOURCE_MANAGER, resource_manager
 from pywan.config.rules import validate_attachment, validate_colocation
 from pywan.config.table import Attributes, Row, naming, to_plain
-from pywan.config.values import to_int, to_percent, to_word
+from pywan.config.values import to_int, to_word
 from pywan.errors import CacheXmlError, PywanError
+from pywan.limitations import Limitation
 
 MAX_FILE_BYTES = 1024 * 1024
 
@@ -52,9 +54,7 @@ class CacheConfiguration:
     regions: list[RegionAttributes] = field(default_factory=list)
     disk_stores: list[DiskStoreAttributes] = field(default_factory=list)
     conflict_resolver: ClassReference | None = None
-    # Of <resource-manager>, in percent of maximum-memory. None: the file does not say.
-    critical_heap_percentage: str | None = None
-    eviction_heap_percentage: str | None = None
+    member: dict[str, Any] = field(default_factory=dict)  # Attributes of the member, from <resource-manager>.
     source: str = ""
     # The line of each thing in the file, for example of ("region", "data").
     lines: dict[tuple[str, str], int] = field(default_factory=dict)
@@ -292,18 +292,11 @@ class _Reader(xml.sax.handler.ContentHandler):
         if policy is not None:
             policy = to_word(policy, "data-policy", _DATA_POLICIES)
         if policy == "preloaded":
-            self._fail(
-                element.line,
-                "data-policy 'preloaded' is not in this version: a region that begins with the entries of other members"
-                " is a replica and stays one; take normal or replicate",
-            )
+            self._fail(element.line, Limitation.PRELOADED.refusal())
         if scope is not None:
             scope = to_word(scope, "scope", _SCOPES)
         if scope == "global":
-            self._fail(
-                element.line,
-                "scope 'global' is not in this version: there are no locks that members share; take distributed-ack",
-            )
+            self._fail(element.line, Limitation.GLOBAL_SCOPE.refusal())
         from_refid = to_region_type(refid, "refid") if refid else None
         if policy is None:
             type_ = from_refid or ("PARTITION" if partitioned else "NORMAL")
@@ -322,12 +315,11 @@ class _Reader(xml.sax.handler.ContentHandler):
         return type_
 
     def resource_manager(self, element: _Element, parent: _Element) -> None:
-        self._once("resource-manager", "", element)
-        for name in _HEAP_PERCENTAGES:
-            if name in element.attributes:
-                to_percent(element.attributes[name], name)
-        self.result.critical_heap_percentage = element.attributes.get("critical-heap-percentage")
-        self.result.eviction_heap_percentage = element.attributes.get("eviction-heap-percentage")
+        self._once(RESOURCE_MANAGER, "", element)
+        rows = resource_manager()
+        self.result.member = {
+            rows[name].name: rows[name].read(value, name) for name, value in element.attributes.items()
+        }
 
     def cache(self, element: _Element, parent: _Element) -> None:
         self.result.conflict_resolver = next(iter(element.values.get("gateway-conflict-resolver", ())), None)
@@ -418,7 +410,6 @@ _CALLBACKS = (
     "gateway-conflict-resolver",
     "cache-listener",
 )
-_HEAP_PERCENTAGES = ("critical-heap-percentage", "eviction-heap-percentage")
 _RULES: dict[str, _Rule] = {
     "cache": _Rule(_Reader.cache, (), ("version",)),
     "gateway-sender": _Rule(
@@ -435,7 +426,7 @@ _RULES: dict[str, _Rule] = {
     "gateway-event-filter": _Rule(_Reader.reference, ("gateway-sender", "async-event-queue")),
     "gateway-event-substitution-filter": _Rule(_Reader.reference, ("gateway-sender", "async-event-queue")),
     "gateway-conflict-resolver": _Rule(_Reader.reference, ("cache",)),
-    "resource-manager": _Rule(_Reader.resource_manager, ("cache",), _HEAP_PERCENTAGES),
+    RESOURCE_MANAGER: _Rule(_Reader.resource_manager, ("cache",), tuple(resource_manager())),
     "gateway-receiver": _Rule(_Reader.thing, ("cache",), _names("gateway-receiver")),
     "disk-store": _Rule(
         _Reader.thing,
@@ -477,7 +468,7 @@ def to_things(configuration: CacheConfiguration) -> list[Thing]:
             f"{configuration.where('conflict-resolver', '')}: <gateway-conflict-resolver> is not kept in a cluster"
             " configuration; name it in the cache.xml of each member"
         )
-    if ("resource-manager", "") in configuration.lines:
+    if (RESOURCE_MANAGER, "") in configuration.lines:
         raise CacheXmlError(
             f"{configuration.where('resource-manager', '')}: <resource-manager> is not kept in a cluster configuration;"
             " give it in the cache.xml of each member, or as an option of start server"

@@ -31,6 +31,7 @@ from pywan.base.names import near_name, quoted
 from pywan.config.classes import ClassReference, removes_all, to_class_references
 from pywan.config.values import to_bool, to_int, to_names, to_text, to_word
 from pywan.errors import ConfigurationError
+from pywan.limitations import Limitation
 
 P = ParamSpec("P")
 Owner = TypeVar("Owner")
@@ -146,7 +147,8 @@ class Row:
         a = self.attribute
         words = f": {', '.join(a.words)}" if a.words else ""
         parts = [a.about + words, *(f"{number}: {meaning}" for number, meaning in a.also.items())]
-        if self.is_required or self.default in (None, (), ""):
+        is_unset = self.default in (None, (), "")
+        if self.is_required or (is_unset and self.attribute.unset == Attribute.unset):
             return "; ".join(parts)
         return f"{'; '.join(parts)} ({self.shown_default()})"
 
@@ -234,9 +236,8 @@ def _check_names(cls: type[Attributes], what: str, values: Mapping[str, Any]) ->
     known = [row.name for row in rows]
     for name in values:
         if name in cls.refused:
-            raise ConfigurationError(
-                f"{what}: {name} has no effect in this version ({cls.refused[name]}); leave it out"
-            )
+            why = Limitation.WITHOUT_EFFECT.refusal(attribute=name, why=cls.refused[name])
+            raise ConfigurationError(f"{what}: {why}")
     unknown = [name for name in values if name not in known]
     if unknown:
         near = near_name(unknown[0], known)

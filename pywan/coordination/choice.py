@@ -10,7 +10,7 @@ import enum
 import logging
 from typing import Any, NamedTuple
 
-from pywan.base.lines import OncePerMinute
+from pywan.base.lines import Lines
 from pywan.base.names import check_name
 from pywan.coordination import encoding
 from pywan.coordination.claims import CLAIM_FILE, JOURNAL_FILE, MAX_CHARACTERS
@@ -58,7 +58,7 @@ class Choice:
         self._conflict = ""  # Two locators claim to coordinate.
         # A coordinator is named by locators, and has not answered this locator yet.
         self._unanswered = ""
-        self._lines = OncePerMinute()
+        self._lines = Lines(log)
         # A rival claims to coordinate too, and both locators have decided something: the rival's name, the problem, and
         # the time of the claim.
         self._rival_name, self.rival, self._rival_us = "", "", 0
@@ -178,8 +178,14 @@ class Choice:
         self.coordinator, self.address, self.identity = told.name, told.address, told.identity
         self.term = max(told.term, self.term)
         self._rival_name = self.rival = self._conflict = ""
-        if self._lines.is_due(told.name, "coordinates", now_us):
-            log.info("locator %s: locator %s coordinates site %d", self.name, told.name, self.site)
+        self._lines.info(
+            "locator %s: locator %s coordinates site %d",
+            self.name,
+            told.name,
+            self.site,
+            once=(told.name, "coordinates"),
+            now_us=now_us,
+        )
         return Step.FOLLOW
 
     def _note_conflict(self, told: Named, now_us: int) -> None:
@@ -189,8 +195,7 @@ class Choice:
             f" {CLAIM_FILE} and {JOURNAL_FILE} from its folder, and start it again"
         )
         self._conflict = conflict
-        if self._lines.is_due(told.name, "conflict", now_us):
-            log.error("locator %s: %s", self.name, conflict)
+        self._lines.error("locator %s: %s", self.name, conflict, once=(told.name, "conflict"), now_us=now_us)
 
     # --- a rival ---
 
@@ -207,8 +212,9 @@ class Choice:
             f" stop one of them, remove {CLAIM_FILE} and {JOURNAL_FILE} from its folder, and start it again with the"
             " other one in its `locators`"
         )
-        if rival != self.rival and self._lines.is_due(told.name, "rival", now_us):
-            log.error("locator %s admits no new members: %s", self.name, rival)
+        if rival != self.rival:
+            once = (told.name, "rival")
+            self._lines.error("locator %s admits no new members: %s", self.name, rival, once=once, now_us=now_us)
         self._rival_name, self.rival, self._rival_us = told.name, rival, now_us
 
     def forget_old_rival(self, now_us: int) -> None:

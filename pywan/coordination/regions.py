@@ -35,6 +35,7 @@ from pywan.coordination.tables import (
 )
 from pywan.coordination.telling import Telling
 from pywan.coordination.unclean_recovery import UncleanRecovery
+from pywan.limitations import Limitation
 
 COLOCATED_MAX = 64  # The longest chain of regions, each colocated with the next region.
 
@@ -222,8 +223,8 @@ class Regions:
         there = self._site.hosts(region).keys() - {me} - self._liveness.expired
         if attributes.only_once and there:
             reason = (
-                f"region {region}: member {min(there).name} has it already, and {attributes.only_once}: such a region "
-                f"is not shared in this version; create it on one member only"
+                f"region {region}: member {min(there).name} has it already, and {attributes.only_once}:"
+                f" {Limitation.ONE_MEMBER.refusal()}"
             )
             self._outbox.tell(me, Refused(reason))
             return

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
 from pywan import _core
-from pywan.base.repeats import Repeats
+from pywan.base.lines import Lines
 from pywan.base.threads import start_essential, start_thread, told_error
 from pywan.config.attributes import QueueAttributes
 from pywan.errors import GatewaySenderError, PywanError
@@ -173,7 +173,7 @@ class Dispatchers:
         self._dispatched_by_others = DispatchedByOthers(queue.events, self._stopping)
         # The reason why the last attempt to connect failed. None while a dispatcher is connected.
         self.trouble: str | None = None
-        self._repeats = Repeats()  # Limits the log lines about troubles, until a receiver shows progress.
+        self._lines = Lines(log)  # About troubles, until a receiver shows progress.
         self._flushes_lock = threading.Lock()
         self._flushes = 0  # The number of callers that wait until the queue is flushed.
 
@@ -416,7 +416,7 @@ class Dispatchers:
             return True
         if session.has_progressed:
             own.given_up = None
-            self._repeats.clear()
+            self._lines.ended()
         reason = end.ended(session, outcome)
         if session.is_given_up or session.is_refused or self.ends.each_end_is_trouble:
             own.given_up = reason
@@ -427,12 +427,12 @@ class Dispatchers:
         """Logs a trouble when it is new, and every minute while it lasts."""
         if self._stopping.is_set():
             return
-        if self._repeats.is_due(reason):
-            log.warning(
-                "%s: %s; %d events wait in the queue; it tries again, in the end every %d ms",
-                self._attributes.label,
-                reason,
-                len(self._queue.events),
-                self.ends.longest_retry_s * 1000,
-            )
+        self._lines.warning(
+            "%s: %s; %d events wait in the queue; it tries again, in the end every %d ms",
+            self._attributes.label,
+            reason,
+            len(self._queue.events),
+            self.ends.longest_retry_s * 1000,
+            once=(reason,),
+        )
         self.trouble = reason

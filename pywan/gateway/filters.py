@@ -4,11 +4,11 @@ values closes the way when it fails, and one that chooses events opens it."""
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable
 from typing import Any
 
 from pywan import _core
+from pywan.base.lines import Lines
 from pywan.config.attributes import CALLBACK_METHODS, QueueAttributes
 from pywan.config.classes import let_through, make_instance, overrides
 from pywan.events import OPERATIONS, GatewayQueueEvent, event_of_record
@@ -50,7 +50,7 @@ class SenderFilters:
         self._before_enqueue = self._overriding("before_enqueue")
         self._before_transmit = self._overriding("before_transmit")
         self._after_acknowledgement = self._overriding("after_acknowledgement")
-        self._logged_at = 0.0
+        self._lines = Lines(log)
 
     @property
     def decides_enqueue(self) -> bool:
@@ -161,9 +161,6 @@ class SenderFilters:
         return tuple(f for f in self._filters if overrides(f, method))
 
     def _failed(self, error: BaseException, text: str) -> None:
-        """Logs the failure of a filter, at most once a second: a filter that fails does so for every event."""
+        """Logs the failure of a filter. A filter that fails does so for every event."""
         let_through(error)
-        now = time.monotonic()
-        if now - self._logged_at >= 1.0:
-            self._logged_at = now
-            log.exception("%s: %s", self._label, text)
+        self._lines.exception("%s: %s", self._label, text)

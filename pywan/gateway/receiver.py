@@ -15,7 +15,6 @@ from pywan.base.addresses import WILDCARDS, check_told_host
 from pywan.base.amounts import size_text
 from pywan.base.faces import Described, counted
 from pywan.base.lines import Lines
-from pywan.base.repeats import Repeats
 from pywan.base.threads import told_error
 from pywan.config.attributes import ReceiverAttributes
 from pywan.errors import (
@@ -89,8 +88,6 @@ class GatewayReceiver(Described):
         self._memory, self._find_region, self._on_change = memory, find_region, on_change
         self._floors = floors
         self._counts = _core.ReceiverCounts()
-        # Limits the log lines about connections that were given up: their senders come back at once.
-        self._repeats = Repeats()
         # The answer to a sender whose connection gets no memory is made now, while there is memory for the answer.
         self._no_memory = gateway.encode_error(
             OutOfMemoryError(f"member {member_name} is out of memory, and cannot get any for a connection")
@@ -274,13 +271,14 @@ class GatewayReceiver(Described):
                     goes_on=(lambda: regions.look(session)) if regions is not None else None,
                 ):
                     outcome = session.run(connection.sock, self.attributes.maximum_time_between_pings)
-            if outcome not in ("closed", "stopped") and self._repeats.is_due(f"{hello.site} {hello.sender}: {outcome}"):
+            if outcome not in ("closed", "stopped"):
                 connection.warning(
                     "gateway receiver: connection of sender %s of site %d from %s given up: %s",
                     hello.sender,
                     hello.site,
                     place,
                     outcome,
+                    once=("given up", f"{hello.site} {hello.sender}", outcome),  # The sender comes back at once.
                 )
         except (AuthenticationError, NotAuthorizedError) as error:  # The guard has logged why.
             data.refuse(connection.sock, error)
@@ -290,12 +288,12 @@ class GatewayReceiver(Described):
             connection.warning("gateway receiver: connection from %s refused: %s", place, error)
         except MemoryError as error:
             data.send_refusal(connection.sock, self._no_memory)
-            if self._repeats.is_due(f"{connection.address}: no memory for a connection"):
-                connection.warning(
-                    "gateway receiver: connection from %s ended: out of memory: %s",
-                    place,
-                    error or "the process cannot get any for it",
-                )
+            connection.warning(
+                "gateway receiver: connection from %s ended: out of memory: %s",
+                place,
+                error or "the process cannot get any for it",
+                once=("no memory", connection.address),
+            )
         except Exception as error:
             connection.warning("gateway receiver: connection from %s failed: %s", place, told_error(error))
             log.debug("gateway receiver: connection from %s failed", place, exc_info=True)
@@ -344,8 +342,7 @@ class GatewayReceiver(Described):
         self, hello: gateway.SenderHello, region: str, operation: str, key: _core.Encoded, reason: int
     ) -> None:
         """Logs that an event is not applied. Where memory is short, a line a minute is enough."""
-        if reason == _core.FAILED_NO_MEMORY and not self._repeats.is_due(f"{hello.site} {hello.sender}: no memory"):
-            return
+        is_short = reason == _core.FAILED_NO_MEMORY
         self._failures.warning(
             "gateway receiver: the %s of key %s of region %r, from sender %s of site %d, is not applied; that sender"
             " parks it, and is told: %s",
@@ -355,6 +352,7 @@ class GatewayReceiver(Described):
             hello.sender,
             hello.site,
             _core.failure_text(reason),
+            once=("no memory", f"{hello.site} {hello.sender}") if is_short else (),
         )
 
     def _welcome(

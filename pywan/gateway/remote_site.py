@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pywan.base.addresses import Address
-from pywan.base.repeats import AGAIN_S
+from pywan.base.lines import ONCE_PERIOD_S
 from pywan.base.threads import start_essential
 from pywan.errors import ConnectivityError, ProtocolError, PywanError
 
@@ -190,7 +190,7 @@ class RemoteSite:
         try:
             while True:
                 with self._changed:
-                    self._changed.wait_for(is_news, AGAIN_S)
+                    self._changed.wait_for(is_news, ONCE_PERIOD_S)
                     if is_over():
                         return
                     known = self._reason

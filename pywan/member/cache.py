@@ -6,8 +6,6 @@ import atexit
 import logging
 import threading
 import weakref
-from collections.abc import Mapping
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from pywan.config.attributes import (
     RegionAttributes,
     SenderAttributes,
 )
+from pywan.config.member_attributes import MemberAttributes
 from pywan.config.table import takes
 from pywan.disk.disk_store import DiskStore
 from pywan.forks import is_inherited, of_one_process
@@ -27,12 +26,9 @@ from pywan.gateway.receiver import GatewayReceiver
 from pywan.gateway.sender import GatewaySender
 from pywan.gateway.status import receiver_status
 from pywan.member.core import MemberCore
-from pywan.member.sharing import BACKLOG_MEMORY_MB
 from pywan.region.region import Region
 
 log = logging.getLogger("pywan.cache")
-
-TOMBSTONE_MEMORY_MB = 64  # The default limit for the tombstones of one region.
 
 _open: weakref.WeakSet[Cache] = weakref.WeakSet()  # Open caches. The end of the interpreter closes them.
 
@@ -44,44 +40,10 @@ class Cache(Described):
     The constructor joins the site's locators and starts the member. A cache is a context manager: the end of the `with`
     block calls `close`. The end of the interpreter closes a cache that is still open.
 
-    Args:
-        name: The member's name: letters, digits, `_`, `.` and `-`. The name is unique in the site.
-        locators: The site's locators, as `host[port],host[port]`.
-        bind_address: The address on which the member listens for control requests and clients' data.
-        port: The port for control requests and clients' data. 0 means any free port.
-        cache_xml_file: A cache.xml file with the regions, senders and stores that the member creates at its start.
-        dir: The folder for working files (overflow files, disk stores). The default is a temporary folder; `close`
-            removes the temporary folder.
-        disk_dir: Another name of `dir`, used when `dir` is not given.
-        hostname_for_clients: The host name under which other processes find this member. The default is the bind
-            address, or the address towards the locators if the bind address is every interface.
-        join_timeout: How many seconds the constructor waits for a locator's reply.
-        conflict_resolver: A `GatewayConflictResolver`, as for `set_conflict_resolver`.
-        maximum_shutdown_wait_time: How many seconds `close` waits for the senders' queues to become empty. 0: no wait.
-            -1: `close` waits until the queues are empty.
-        handover_time: How many seconds `close` waits until other members of the site have taken over the buckets of
-            shared regions whose only whole replica is in this member. -1: `close` waits without limit. The log names
-            lost entries.
-        call_timeout: The timeout in seconds, from 0.1 to 86,400, of a call about a region of several members. Then the
-            call ends with a ConnectivityError. None: 10, or twice the site's `member-timeout` if the latter is longer.
-        allow_callbacks: The classes that a request over the network may name as filters and listeners: `package.*`,
-            `package.module` or `package.module:Class`, several in a list or separated by commas. By default no class is
-            allowed. Classes that this program or the member's cache.xml names need no permission.
-        maximum_tombstone_memory: The limit in MB for the tombstones of one region.
-        maximum_backlog_memory: The limit in MB for changes that replicas have yet to acknowledge, for calls pending on
-            these changes, for changes that listeners have yet to receive, and for cached replies of calls. While this
-            memory is full, changes of shared regions wait.
-        maximum_memory: The limit in MB for the memory of the process. Regions and queues take most of the memory. None:
-            80 % of the machine, or of the cgroup of the process.
-        critical_heap_percentage: From this part of `maximum_memory` on, changes that need memory are refused with a
-            LowMemoryError. None: 95, or the value of the cache.xml. 0: no change is refused.
-        eviction_heap_percentage: From this part of `maximum_memory` on, the log warns. None: 85, or the value of the
-            cache.xml. 0: no warning.
-        ssl: The encryption of connections, by the names in docs/configuration.md: `{"enabled_components": "all", ...}`.
-            None: no encryption.
-        security: The member's credentials and the users whom the member admits, by the names in docs/configuration.md:
-            `{"manager": "users-file", "users_file": ..., "username": ..., "password_file": ...}`. None: the member
-            sends no credentials, and admits every user.
+    Keyword Args:
+        name (str): The member's name, also allowed as the first positional argument.
+        locators (str): The site's locators, as `host[port],host[port]`.
+        **attributes (Any): The attributes of a member (docs/configuration.md lists them).
 
     Raises:
         ConfigurationError: An argument cannot be used.
@@ -92,54 +54,12 @@ class Cache(Described):
         PortInUseError: Another process listens on the port.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        locators: str,
-        bind_address: str = "127.0.0.1",
-        port: int = 0,
-        cache_xml_file: str | PathLike[str] | None = None,
-        dir: str | PathLike[str] | None = None,
-        disk_dir: str | PathLike[str] | None = None,
-        hostname_for_clients: str | None = None,
-        join_timeout: float = 10.0,
-        conflict_resolver: Any = None,
-        maximum_shutdown_wait_time: float = 0,
-        handover_time: float = 60.0,
-        call_timeout: float | None = None,
-        allow_callbacks: Any = (),
-        maximum_tombstone_memory: int = TOMBSTONE_MEMORY_MB,
-        maximum_backlog_memory: int = BACKLOG_MEMORY_MB,
-        maximum_memory: int | None = None,
-        critical_heap_percentage: float | None = None,
-        eviction_heap_percentage: float | None = None,
-        ssl: Mapping[str, Any] | None = None,
-        security: Mapping[str, Any] | None = None,
-    ) -> None:
-        self._core = MemberCore(
-            name,
-            bind_address=bind_address,
-            dir=dir if dir is not None else disk_dir,
-            join_timeout=join_timeout,
-            conflict_resolver=conflict_resolver,
-            maximum_shutdown_wait_time=maximum_shutdown_wait_time,
-            handover_time=handover_time,
-            call_timeout=call_timeout,
-            allow_callbacks=allow_callbacks,
-            maximum_tombstone_memory=maximum_tombstone_memory,
-            maximum_backlog_memory=maximum_backlog_memory,
-            maximum_memory=maximum_memory,
-            critical_heap_percentage=critical_heap_percentage,
-            eviction_heap_percentage=eviction_heap_percentage,
-            ssl=ssl,
-            security=security,
-        )
+    @takes(MemberAttributes)
+    def __init__(self, attributes: MemberAttributes) -> None:
+        self._core = MemberCore(attributes)
         _open.add(self)
         try:
-            self._core.start(
-                locators=locators, port=port, hostname_for_clients=hostname_for_clients, cache_xml_file=cache_xml_file
-            )
+            self._core.start()
         except BaseException:
             self.close()
             raise

@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +25,11 @@ from pywan.config.attributes import (
     RegionAttributes,
     SenderAttributes,
 )
-from pywan.config.classes import to_callback_patterns
+from pywan.config.member_attributes import MemberAttributes
 from pywan.config.security_attributes import security_of
-from pywan.config.values import MAX_WAIT_S, to_call_timeout, to_int, to_wait_time
+from pywan.config.values import to_call_timeout, to_int, to_wait_time
 from pywan.disk.disk_store import DiskStore
-from pywan.errors import CacheXmlError, ConfigurationError, IllegalStateError, PywanError
+from pywan.errors import CacheXmlError, IllegalStateError, PywanError
 from pywan.gateway.receiver import GatewayReceiver
 from pywan.gateway.remote_site import RemoteSites
 from pywan.gateway.sender import GatewaySender
@@ -61,7 +60,6 @@ from pywan.transport.links import MEMBER_PORT, Gate, Links
 from pywan.transport.sockets import reachable_address
 
 if TYPE_CHECKING:
-    from pywan.config.cache_xml import CacheConfiguration
     from pywan.coordination.messages import StillNeeded, Tables
     from pywan.coordination.tables import Bucket, BucketKey, Incarnation
     from pywan.member.sharing import SharedRegions
@@ -78,29 +76,11 @@ class MemberCore:
     """A member at work: the core of a `Cache`, from `start` to `close`. The cache calls `close` also if `start`
     fails."""
 
-    def __init__(
-        self,
-        name: str,
-        *,
-        bind_address: str,
-        dir: str | PathLike[str] | None,
-        join_timeout: float,
-        conflict_resolver: Any,
-        maximum_shutdown_wait_time: float,
-        handover_time: float,
-        call_timeout: float | None,
-        allow_callbacks: Any,
-        maximum_tombstone_memory: int,
-        maximum_backlog_memory: int,
-        maximum_memory: int | None,
-        critical_heap_percentage: float | None,
-        eviction_heap_percentage: float | None,
-        ssl: Mapping[str, Any] | None,
-        security: Mapping[str, Any] | None,
-    ) -> None:
-        given = security_of(security)
+    def __init__(self, attributes: MemberAttributes) -> None:
+        name = attributes.name
+        given = security_of(attributes.security)
         self.links = Links(
-            ssl,
+            attributes.ssl,
             listener=f"cache {name!r}",
             identity=identity_of(given),
             gateway_identity=gateway_identity_of(given),
@@ -109,26 +89,13 @@ class MemberCore:
         self.guard = guard_of(given, f"member {name}")
         self.state = MemberState(name, self.links, self.guard)
         self.name = name
-        self.allowed_callbacks = to_callback_patterns(allow_callbacks, f"cache {name!r}: allow_callbacks")
+        self._attributes = attributes
+        self.allowed_callbacks: tuple[str, ...] = attributes.allow_callbacks
         self.configuration_problems: list[str] = []
-        if (
-            isinstance(join_timeout, bool)
-            or not isinstance(join_timeout, (int, float))
-            or not 0 < join_timeout <= MAX_WAIT_S
-        ):
-            raise ConfigurationError(
-                f"cache {name!r}: join_timeout {join_timeout!r} is not a number of seconds above"
-                f" 0, and at most {MAX_WAIT_S}"
-            )
-        self._shutdown_wait_s = to_wait_time(maximum_shutdown_wait_time, f"cache {name!r}: maximum_shutdown_wait_time")
-        self._handover_s = to_wait_time(handover_time, f"cache {name!r}: handover_time")
-        # None: derived from the site's `member-timeout`.
-        self._call_timeout_s = to_call_timeout(call_timeout, f"cache {name!r}: call_timeout")
-        self._backlog_bytes = to_int(maximum_backlog_memory, "maximum_backlog_memory", 1, 1 << 20) << 20
-        tombstone_bytes = to_int(maximum_tombstone_memory, "maximum_tombstone_memory", 1, 1 << 20) << 20
-        self._memory_given = maximum_memory, critical_heap_percentage, eviction_heap_percentage
-        self.memory = self._limit_memory()
-        self._bind_address, self._join_timeout = bind_address, join_timeout
+        self._shutdown_wait_s = attributes.maximum_shutdown_wait_time
+        self._handover_s = attributes.handover_time
+        self._call_timeout_s = attributes.call_timeout  # None: derived from the site's `member-timeout`.
+        self.memory = self._limit_memory({})
         self.shutdown_requested = threading.Event()
         self._waits_no_longer = threading.Event()  # Set by a second request to end the member.
         self._close_lock = threading.Lock()  # One `close` runs at a time. A second `close` waits for the first.
@@ -136,14 +103,18 @@ class MemberCore:
         self._is_ended = False  # True after `close`, disk stores included.
         self._is_ready = False
         self._started_at = time.time()
-        self.folder = MemberFolder(dir, name)
+        self.folder = MemberFolder(attributes.folder, name)
         self.stores = DiskStores(self.state, self.folder)
         senders: dict[str, SenderCore] = {}
         self.regions = Regions(
-            self.state, self.stores, senders, resolver=conflict_resolver, tombstone_bytes=tombstone_bytes
+            self.state,
+            self.stores,
+            senders,
+            resolver=attributes.conflict_resolver,
+            tombstone_bytes=attributes.maximum_tombstone_memory << 20,
         )
         self.senders = Senders(self.state, self.folder, self.stores, self.regions, senders)
-        self.receiving = Receiving(self.state, self.regions, bind_address)
+        self.receiving = Receiving(self.state, self.regions, attributes.bind_address)
         self.management = ManagementService(self)
         # `start` sets the following fields.
         self.stages: RowStages | None = None
@@ -155,25 +126,18 @@ class MemberCore:
 
     # Start
 
-    def start(
-        self,
-        *,
-        locators: str,
-        port: int,
-        hostname_for_clients: str | None,
-        cache_xml_file: str | PathLike[str] | None,
-    ) -> None:
+    def start(self) -> None:
         """Returns when the member has joined the site and has created the objects of the cache.xml and the site's
         configuration."""
         configuration = None
-        if cache_xml_file is not None:
+        if self._attributes.cache_xml_file is not None:
             from pywan.config.cache_xml import parse
 
             # A wrong file is reported before the member opens a port.
-            configuration = parse(cache_xml_file)
-            self.memory = self._limit_memory(configuration)
+            configuration = parse(self._attributes.cache_xml_file)
+            self.memory = self._limit_memory(configuration.member)
         self.memory.start(self.state.closed, self.regions.all, self.give_up)
-        self._join(locators, port, hostname_for_clients)
+        self._join(self._attributes)
         state, folder = self.state, self.folder
         file = None if folder.is_temporary else folder.path / f"gateway-sources-{self.name}.json"
         self.tombstones = Tombstones(state, self.regions, self.senders, file)
@@ -212,21 +176,16 @@ class MemberCore:
         self.housekeeper.start(self.give_up)
         self._is_ready = True
 
-    def _limit_memory(self, configuration: CacheConfiguration | None = None) -> MemoryWatch:
+    def _limit_memory(self, of_cache_xml: Mapping[str, Any]) -> MemoryWatch:
         """Makes the limit of the member's memory. A value of the cache.xml is used if the argument is missing."""
-        maximum: Any
-        critical: Any
-        eviction: Any
-        maximum, critical, eviction = self._memory_given
-        if critical is None and configuration is not None:
-            critical = configuration.critical_heap_percentage
-        if eviction is None and configuration is not None:
-            eviction = configuration.eviction_heap_percentage
-        memory = MemoryWatch(self.name, maximum, critical, eviction)
+        given = self._attributes.filled(of_cache_xml)
+        memory = MemoryWatch(
+            self.name, given.maximum_memory, given.critical_heap_percentage, given.eviction_heap_percentage
+        )
         self.state.memory = memory.limit
         return memory
 
-    def _join(self, locators: str, port: int, hostname: str | None) -> None:
+    def _join(self, given: MemberAttributes) -> None:
         """Opens the member's port, and joins the site."""
         # A member without a site does not load the modules for shared regions.
         from pywan.member.sender_roles import SenderRoles
@@ -235,8 +194,8 @@ class MemberCore:
         from pywan.site.agent import Agent
 
         server = self._server = ControlServer(
-            self._bind_address,
-            port,
+            given.bind_address,
+            given.port,
             self._handle,
             name=f"member {self.name}",
             gate=Gate(self.links, MEMBER_PORT),
@@ -248,10 +207,10 @@ class MemberCore:
                 between_members.CALLS: self._serve_calls,
             },
         )
-        announced = check_told_host(hostname, f"cache {self.name!r}: hostname_for_clients")
-        self.host: str = announced or reachable_address(self._bind_address, parse_locators(locators))
+        announced = check_told_host(given.hostname_for_clients, f"cache {self.name!r}: hostname_for_clients")
+        self.host: str = announced or reachable_address(given.bind_address, parse_locators(given.locators))
         self.port: int = server.port
-        if not hostname and self._bind_address in WILDCARDS:
+        if not given.hostname_for_clients and given.bind_address in WILDCARDS:
             log.info(
                 "member %s listens on every interface, and is known to others as %s; another name can be given by"
                 " hostname-for-clients",
@@ -259,7 +218,7 @@ class MemberCore:
                 self.host,
             )
         membership = self.state.membership = Membership(
-            locators,
+            given.locators,
             new_profile(self.name, self.host, self.port),
             way=self.links.locator,
             remote_way=self.links.remote_locator,
@@ -267,12 +226,12 @@ class MemberCore:
         remote_sites = self.senders.remote_sites = RemoteSites(membership)
         membership.on_locators_learnt = remote_sites.wake
         server.start()
-        membership.join(self._join_timeout)
+        membership.join(given.join_timeout)
         log.info(
             "member %s of site %d listens on %s[%d], and is known as %s[%d]: pywan %s, process %d, locators %s",
             self.name,
             membership.distributed_system_id,
-            self._bind_address,
+            given.bind_address,
             self.port,
             self.host,
             self.port,
@@ -302,7 +261,7 @@ class MemberCore:
             self.agent,
             self.regions.find,
             self._call_timeout_s,
-            self._backlog_bytes,
+            given.maximum_backlog_memory << 20,
             memory=self.memory.limit,
             way=self.links.cluster,
             why_only_once=self.regions.why_only_once,
@@ -310,7 +269,7 @@ class MemberCore:
         )
         self.sharing.sender_changed = self.senders.changed
         self.agent.start()
-        self.agent.wait_joined(self._join_timeout)
+        self.agent.wait_joined(given.join_timeout)
         self.regions.hosting = self.sharing
         self.parked = ParkedRounds(self.agent, self.sharing, self.senders.cores, self.links.cluster)
         self.sharing.decided = self.parked.sharing.decided

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pywan import _core
 from pywan.base.clocks import clock_trouble
+from pywan.base.lines import Lines
 from pywan.base.threads import start_essential
 from pywan.errors import PywanError
 from pywan.member.regions import Regions
@@ -22,7 +23,6 @@ log = logging.getLogger("pywan.cache")
 
 HOUSEKEEPING_S = 5.0
 DISK_LOOK_S = 0.2  # Interval while tombstones wait for a disk.
-TROUBLE_S = 60.0  # Time until the same trouble of a log or the clock is logged again.
 TRIM_BYTES = 16 << 20  # After this many bytes freed by regions and logs, the process gives memory back.
 
 
@@ -42,8 +42,7 @@ class Housekeeper:
         self._stages, self._say_other_senders = stages, say_other_senders
         self._state, self._regions, self._senders, self._tombstones = state, regions, senders, tombstones
         self._thread: threading.Thread | None = None
-        # Used by the thread only. By log or clock: the trouble, and the time of its last log line.
-        self._troubles: dict[str, tuple[str, float]] = {}
+        self._lines = Lines(log)
 
     def start(self, gives_up: Callable[[str], object]) -> None:
         """Starts the thread. IllegalStateError: the system has no thread. `gives_up`: called with the reason if the
@@ -87,14 +86,15 @@ class Housekeeper:
         """Logs the reason why a log cannot be written: after a change of the reason, and once a minute while the reason
         lasts."""
         if reason is None:
-            if self._troubles.pop(what, None) is not None:
+            if self._lines.ended(what):
                 log.info("%s: its log is written again", what)
-        elif self._is_due(what, reason):
-            log.error(
+        else:
+            self._lines.error(
                 "%s: its log is not written: %s; changes that are not written yet wait in memory, and new changes are"
                 " refused until the disk takes them (a full store accepts only destroys and shorter values)",
                 what,
                 reason,
+                once=(what, reason),
             )
 
     def _watch_clock(self) -> None:
@@ -103,17 +103,10 @@ class Housekeeper:
             self._state.clock.receive(stamp)
         trouble = clock_trouble(self._state.clock)
         if trouble is None:
-            if self._troubles.pop("clock", None) is not None:
+            if self._lines.ended("clock"):
                 log.info(
                     "member %s follows its clock again, and its stamps are not ahead of it any more", self._state.name
                 )
-        elif self._is_due("clock", trouble.kind):
-            log.error("the clock of member %s: %s", self._state.name, trouble.text)
-
-    def _is_due(self, what: str, reason: str) -> bool:
-        """Returns whether a trouble is to be logged now. Then the caller logs the trouble."""
-        said, at = self._troubles.get(what, (None, 0.0))
-        if reason == said and time.monotonic() - at <= TROUBLE_S:
-            return False
-        self._troubles[what] = reason, time.monotonic()
-        return True
+        else:
+            once = ("clock", trouble.kind)
+            self._lines.error("the clock of member %s: %s", self._state.name, trouble.text, once=once)

@@ -11,22 +11,19 @@ from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 from pywan import _core
+from pywan.base.lines import Lines
 from pywan.base.machine_memory import left_bytes, machine_bytes, process_bytes
 from pywan.base.threads import start_essential
-from pywan.config.values import to_int, to_percent
+from pywan.config.member_attributes import CRITICAL_PERCENT, EVICTION_PERCENT
 from pywan.errors import ConfigurationError
 
 log = logging.getLogger("pywan.cache")
 
 MEMORY_SHARE = 0.8  # Part of the machine or its cgroup, for a member without maximum-memory.
-CRITICAL_PERCENT = 95.0  # Part of maximum-memory: above, changes that need memory are refused.
-EVICTION_PERCENT = 85.0  # Part of maximum-memory: above, the log warns.
 CALM_PERCENT = 2.0  # A state ends this far below its beginning.
-MEMORY_MIN_MB = 32
 LOOK_S = 0.2  # Interval of measurements above half of the limit, or with a nearly full machine.
 REST_S = 1.0  # Interval otherwise.
 LEFT_MIN_BYTES = 256 << 20  # Least memory left on the machine, or a twentieth of the limit. Below, changes are refused.
-SAID_AGAIN_S = 60.0  # Shortest time between two log lines of one state.
 TRIM_S = 1.0  # Interval of giving freed memory back to the system, above the limit.
 
 _of_process: weakref.WeakSet[MemoryWatch] = weakref.WeakSet()
@@ -46,28 +43,27 @@ class MemoryWatch:
     """
 
     def __init__(
-        self, name: str, maximum_memory: Any, critical_heap_percentage: Any, eviction_heap_percentage: Any
+        self,
+        name: str,
+        maximum_memory: int | None,
+        critical_heap_percentage: float | None,
+        eviction_heap_percentage: float | None,
     ) -> None:
         """`maximum_memory` in MB; None: a share of the machine. Percentages refer to `maximum_memory`; None: the
         default; 0: no refusal, or no log line. ConfigurationError: an argument cannot be used."""
         self._name = name
         what = f"cache {name!r}"
-        critical = CRITICAL_PERCENT
-        if critical_heap_percentage is not None:
-            critical = to_percent(critical_heap_percentage, f"{what}: critical_heap_percentage")
+        critical = CRITICAL_PERCENT if critical_heap_percentage is None else critical_heap_percentage
         eviction = min(EVICTION_PERCENT, critical or EVICTION_PERCENT)
         if eviction_heap_percentage is not None:
-            eviction = to_percent(eviction_heap_percentage, f"{what}: eviction_heap_percentage")
+            eviction = eviction_heap_percentage
         if critical and eviction > critical:
             raise ConfigurationError(
                 f"{what}: eviction_heap_percentage {eviction:g} is above critical_heap_percentage {critical:g}; it"
                 " warns before changes are refused, so make it lower"
             )
         self._is_own = maximum_memory is not None
-        if self._is_own:
-            bytes_ = to_int(maximum_memory, f"{what}: maximum_memory", MEMORY_MIN_MB, 1 << 30) << 20
-        else:
-            bytes_ = int(machine_bytes() * MEMORY_SHARE)
+        bytes_ = int(machine_bytes() * MEMORY_SHARE) if maximum_memory is None else maximum_memory << 20
         self.critical_percent, self.eviction_percent = critical, eviction
         self.is_limited = critical > 0
         self.limit = _core.MemoryLimit(
@@ -80,7 +76,7 @@ class MemoryWatch:
         self._is_warned = self._is_short = False
         self._shorts = 0
         self._since = time.time()  # Start of the time above the limit.
-        self._said_s: dict[str, float] = {}
+        self._lines = Lines(log)
         self._trimmed_s = 0.0
         self._thread: threading.Thread | None = None
         _of_process.add(self)
@@ -144,8 +140,8 @@ class MemoryWatch:
         self._shorts = self.limit.shorts
         if came and not self._is_short:
             self._since = time.time()
-        if (is_short or came) and not self._is_short and self._may_say("critical"):
-            log.warning(
+        if (is_short or came) and not self._is_short:
+            self._lines.warning(
                 "member %s is above its limit of memory: %d MB of %d MB (critical-heap-percentage %g), the machine has"
                 " %d MB left; changes that need memory are refused until there is some: destroy entries, start another"
                 " member, or raise maximum-memory",
@@ -154,36 +150,31 @@ class MemoryWatch:
                 self._bytes >> 20,
                 self.critical_percent,
                 left >> 20,
+                once=("critical",),
             )
-        elif self._is_short and not is_short and self._may_say("back"):
-            log.warning(
+        elif self._is_short and not is_short:
+            self._lines.warning(
                 "member %s has memory again: %d MB of %d MB; %d changes were refused so far",
                 self._name,
                 self.limit.used >> 20,
                 self._bytes >> 20,
                 self.limit.refused,
+                once=("back",),
             )
         self._is_short = is_short
         if not self.eviction_percent or is_short:
             return
         if percent >= self.eviction_percent and not self._is_warned:
             self._is_warned = True
-            if self._may_say("warning"):
-                log.warning(
-                    "member %s has %d MB of its %d MB (eviction-heap-percentage %g); from %d MB on changes that need"
-                    " memory are refused",
-                    self._name,
-                    self.limit.used >> 20,
-                    self._bytes >> 20,
-                    self.eviction_percent,
-                    self.limit.critical >> 20,
-                )
+            self._lines.warning(
+                "member %s has %d MB of its %d MB (eviction-heap-percentage %g); from %d MB on changes that need"
+                " memory are refused",
+                self._name,
+                self.limit.used >> 20,
+                self._bytes >> 20,
+                self.eviction_percent,
+                self.limit.critical >> 20,
+                once=("warning",),
+            )
         elif percent < self.eviction_percent - CALM_PERCENT:
             self._is_warned = False
-
-    def _may_say(self, what: str) -> bool:
-        now = time.monotonic()
-        if now - self._said_s.get(what, -SAID_AGAIN_S) < SAID_AGAIN_S:
-            return False
-        self._said_s[what] = now
-        return True

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pywan import _core
 from pywan.base.addresses import Address
-from pywan.base.lines import Outage
+from pywan.base.lines import Lines
 from pywan.base.threads import start_essential
 from pywan.config.values import to_bool, to_int
 from pywan.coordination.tables import Incarnation, is_role
@@ -38,6 +38,7 @@ EVENTS_BYTES = 1 << 20  # Limit of the events in one reply. A single longer even
 PIECE_BYTES = 8 << 20  # A longer reply is sent in pieces of this size.
 LENGTH_MAX = 1 << 32
 AGAIN_S = 0.1  # Pause before a new question after a missing reply.
+COMPARING = "comparing parked events with other members"
 BUCKETS_MAX = 4096
 
 Question = tuple[Incarnation | None, dict[str, Any]]  # None: a pause.
@@ -507,7 +508,7 @@ class ParkedRounds:
         self.sharing = ParkedSharing(agent, sharing, cores, self.run, self._wanted.set)
         self._cores = cores
         self._is_started = False  # Guarded by the lock of the member's senders.
-        self._outage = Outage(log, "comparing parked events with other members")
+        self._lines = Lines(log)
 
     def add(self, core: SenderCore) -> None:
         """Called after a sender was made on this member."""
@@ -545,12 +546,12 @@ class ParkedRounds:
         try:
             found = self.run(self.sharing.round())
         except (PywanError, MemoryError) as error:
-            self._outage.failed(error)
+            self._lines.failed(COMPARING, error)
             return True
         if found.unreachable:
-            self._outage.failed(f"member {', '.join(sorted(found.unreachable))} does not answer")
+            self._lines.failed(COMPARING, f"member {', '.join(sorted(found.unreachable))} does not answer")
         else:
-            self._outage.over()
+            self._lines.works(COMPARING)
         return found.differs or bool(found.unreachable)
 
     def run(self, steps: Steps[T]) -> T:

@@ -23,6 +23,7 @@ from pywan.config.rules import validate_attachment, validate_colocation
 from pywan.errors import IllegalStateError, RegionNotFoundError
 from pywan.gateway.logs import FLUSH_LIMIT_MS
 from pywan.gateway.sender_core import SenderCore
+from pywan.limitations import Limitation
 from pywan.member.hosting import why_only_once
 from pywan.member.state import MemberState
 from pywan.member.stores import DiskStores
@@ -181,7 +182,7 @@ class Regions:
         None: no resolver.
 
         IllegalStateError: several members have one of the regions, or may have one, and changes of shared regions ask
-        no resolver in this version. No region was changed.
+        no resolver (`Limitation.ONE_MEMBER`). No region was changed.
         """
         if self.hosting is not None:
             for region in self.all():
@@ -362,9 +363,8 @@ class Regions:
         named = [*altered.async_event_queue_ids, *([persistent] if persistent is not None else [])]
         if is_of_several and named:
             raise IllegalStateError(
-                f"region {region.name!r} is on several members, and events of such a region enter no persistent gateway"
-                f" sender and no asynchronous queue in this version ({', '.join(named)}); nothing was changed."
-                " Destroy the region and create it with them on one member, or take a sender without persistence"
+                f"region {region.name!r} is on several members and cannot feed {', '.join(named)}:"
+                f" {Limitation.NO_QUEUE_OF_A_MEMBER.refusal(outcome='nothing was changed')}"
             )
 
     def lacks(self, region: MemberRegion) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from pywan.config.values import MAX_WAIT_S
 from pywan.errors import ConfigurationError, IllegalStateError
+from pywan.limitations import Limitation
 from pywan.member.regions import Regions
 from pywan.member.senders import Senders
 from pywan.member.state import MemberState
@@ -34,9 +35,8 @@ class ClockRepairs:
         for region in wanted:
             if region.route is not None:
                 raise IllegalStateError(
-                    f"region {region.name!r} is on several members, and the stamps of such a region are not repaired in"
-                    " this version; nothing was changed. Restart the member whose clock was ahead: the others have its"
-                    " entries, which keep their stamps, and later puts win over them"
+                    f"region {region.name!r} is on several members:"
+                    f" {Limitation.NO_REPAIR_OF_STAMPS.refusal(outcome='nothing was changed')}"
                 )
         wanted = wanted or [region for region in self._regions.all() if region.route is None]
         others = [region for region in self._regions.all() if region not in wanted]

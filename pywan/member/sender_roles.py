@@ -62,7 +62,7 @@ def role_name(id: str) -> str:
 
 def is_shared_sender(made: QueueAttributes) -> bool:
     """Returns whether the members of a site share the sender. A queue with a log, or with a listener, belongs to one
-    member in this version."""
+    member (`Limitation.ONE_MEMBER`)."""
     return isinstance(made, SenderAttributes) and not made.enable_persistence
 
 

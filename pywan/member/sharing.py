@@ -13,13 +13,14 @@ from typing import Any
 
 from pywan import _core
 from pywan.base.addresses import Address
-from pywan.base.lines import Outage
+from pywan.base.lines import Lines
 from pywan.base.threads import start_essential, start_thread
 from pywan.calls.pool import CallPool
 from pywan.calls.route import Route, call_timeout_s, least_call_timeout_s
 from pywan.calls.server import CallServer
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
+from pywan.config.member_attributes import BACKLOG_MEMORY_MB
 from pywan.config.values import to_int
 from pywan.coordination.encoding import decision_id_of
 from pywan.coordination.messages import Tables
@@ -61,7 +62,6 @@ from pywan.transport.own_openings import OwnOpenings
 
 log = logging.getLogger("pywan.sharing")
 
-BACKLOG_MEMORY_MB = 512  # The default limit of a member's budget.
 
 FOLLOW_S = 5.0  # Time for members to follow a member that altered the senders of a region.
 OLDER_AGAIN_S = 0.1  # Pause between two rounds of a backfill.
@@ -145,6 +145,7 @@ class SharedRegions:
         `gives_up`: called with the reason if the replicas' thread cannot go on."""
         self._agent, self._find, self._gives_up = agent, find, gives_up
         self._way, self._why_only_once = way, why_only_once
+        self._older_lines = Lines(log)
         self.budget, self._memory = _core.MemoryBudget(backlog_bytes), memory
         self._lock = threading.RLock()  # Guards the regions. No thread waits for another process under the lock.
         self._regions: dict[str, _Shared] = {}
@@ -199,10 +200,10 @@ class SharedRegions:
     def _run_older(self, older: OlderEvents) -> None:
         """Runs the backfill of a queue from other members, until the queue has no gap."""
         what = f"older events of region {older.region} for sender {older.sender}"
-        start_essential(what, f"older {older.sender}", self._keep_fetching, older, Outage(log, what))
+        start_essential(what, f"older {older.sender}", self._keep_fetching, older)
 
-    def _keep_fetching(self, older: OlderEvents, outage: Outage) -> None:
-        while not self.older_round(older, outage) and not self._ending.wait(OLDER_AGAIN_S):
+    def _keep_fetching(self, older: OlderEvents) -> None:
+        while not self.older_round(older) and not self._ending.wait(OLDER_AGAIN_S):
             pass
 
     def _ask_older(self, member: Incarnation, wanted: Wanted, begin: int) -> Mapping[str, Any]:
@@ -439,15 +440,16 @@ class SharedRegions:
             name,
         )
 
-    def older_round(self, older: OlderEvents, outage: Outage) -> bool:
+    def older_round(self, older: OlderEvents) -> bool:
         """Asks other members for the gaps of a queue. Returns whether the queue has no gap now, or serves no region."""
         with self._lock:
             lacks, me = self._lacking(older), self._me
         why = older.round(me, lacks)
+        what = f"older events of region {older.region} for sender {older.sender}"
         if why:
-            outage.failed(why)
+            self._older_lines.failed(what, why)
         else:
-            outage.over()
+            self._older_lines.works(what)
         with self._lock:  # Other members may hold a bucket by now.
             ended = [each for each in self._lacking(older) if older.has_asked(me, each)]
             older.end(ended)

@@ -25,6 +25,7 @@ from pywan.errors import (
     RegionNotFoundError,
 )
 from pywan.forks import of_one_process
+from pywan.limitations import Limitation
 from pywan.protocol import gateway
 from pywan.security.guard import OPEN, Guard, admit, credentials_of
 from pywan.security.operations import rows_into
@@ -312,6 +313,6 @@ def check_takes_rows(region: Any) -> None:
     """Raises IllegalStateError, before a row is sent, if several members have the region."""
     if region.route is not None:
         raise IllegalStateError(
-            f"region {region.name!r} is on several members, and such a region cannot take the rows of a client in this"
-            " version; nothing was sent. Put them through a region of one member, or with put_all at a member"
+            f"region {region.name!r} is on several members:"
+            f" {Limitation.NO_ROWS_OF_CLIENTS.refusal(outcome='nothing was sent')}"
         )

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from pywan import _core
-from pywan.base.lines import Lines, Outage
+from pywan.base.lines import Lines
 from pywan.base.threads import start_essential
 from pywan.coordination.tables import Bucket, BucketKey, Incarnation, MemberProfile
 from pywan.errors import PywanError
@@ -65,7 +65,8 @@ class MemberReplicas:
         self._wake_file = -1
         self._lines = Lines(log)
         self._repl_link_ends = Lines(log)
-        self._wrong_clocks: dict[Incarnation, Outage] = {}  # Used by the thread only.
+        self._clock_lines = Lines(log)
+        self._ahead: set[Incarnation] = set()  # Members with lines about their stamps. Used by the thread only.
 
     def start(self, me: Incarnation, site_identity: str) -> None:
         self._session.me, self._session.site_identity = me, site_identity
@@ -233,7 +234,9 @@ class MemberReplicas:
             reports = self._session.take_reports()
             clocks = self._session.wrong_clocks
             ahead_ms, known = clocks.take_news(), clocks.ahead_ms(_core.monotonic_us())
-        self._wrong_clocks = {each: line for each, line in self._wrong_clocks.items() if each in known}
+        for member in self._ahead - known.keys():
+            self._clock_lines.ended(_stamps_of(member))
+        self._ahead = set(known)
         self._say_clocks(ahead_ms)
         for done, report in enumerate(reports):
             try:
@@ -247,13 +250,11 @@ class MemberReplicas:
     def _say_clocks(self, ahead_ms: Mapping[Incarnation, int]) -> None:
         """Logs the members whose stamps are ahead: at first, and then once a minute."""
         for member, by_ms in ahead_ms.items():
-            line = self._wrong_clocks.get(member)
-            if line is None:
-                line = self._wrong_clocks[member] = Outage(log, f"stamps of member {member}")
-            line.failed(
+            self._clock_lines.failed(
+                _stamps_of(member),
                 f"its changes are {by_ms // 1000} s ahead of the time of this member: this member applies the"
                 " changes, and its clock does not follow. The clock of one of the two was wrong when it started; put it"
-                ' right and restart that member ("Clocks" in docs/operations.md)'
+                ' right and restart that member ("Clocks" in docs/operations.md)',
             )
 
     def _follow_peers(self) -> None:
@@ -289,3 +290,7 @@ class MemberReplicas:
         with self._lock:
             self._session.suspect(member)
         self._wake()
+
+
+def _stamps_of(member: Incarnation) -> str:
+    return f"stamps of member {member}"

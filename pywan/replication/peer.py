@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pywan import _core
-from pywan.base.lines import Lines, Outage
+from pywan.base.lines import Lines
 from pywan.base.threads import start_essential, told_error
 from pywan.coordination.tables import Incarnation
 from pywan.errors import ConnectivityError, PywanError
@@ -66,9 +66,9 @@ class Peer:
         self.session, self.member = session, session.member
         self._me, self._site_identity, self._openings = me, site_identity, openings
         self._way, self._suspect, self._answered = way, suspect, answered
-        self._repl_link = Outage(log, f"the replication link to member {self.member}")
-        self._ends = Lines(log)
-        self._talk = Outage(log, f"asking member {self.member} about its replicas")
+        self._lines = Lines(log)
+        self._repl_link = f"the replication link to member {self.member}"
+        self._talk = f"asking member {self.member} about its replicas"
         self._changed = threading.Condition(lock)  # Guards all fields below.
         self._ending = False
         self._sock: Link | None = None
@@ -113,9 +113,9 @@ class Peer:
                 self._run_connection()
             except (PywanError, OSError) as error:
                 if not self._ending:
-                    self._repl_link.failed(error)
+                    self._lines.failed(self._repl_link, error)
             except Exception as error:
-                self._repl_link.failed(told_error(error))
+                self._lines.failed(self._repl_link, told_error(error))
             with self._changed:
                 sock, self._sock = self._sock, None
                 pause_us = self.session.broke(_core.monotonic_us())
@@ -144,12 +144,12 @@ class Peer:
             self._openings.end(word)
         wire.check_answer(body, f"member {self.member}")
         sock.settimeout(None)
-        self._repl_link.over()
+        self._lines.works(self._repl_link)
         with self._changed:
             self.session.connected()
         ended = self.session.repl_link.run_over_socket(sock)
         if not self._ending:
-            self._ends.info("the replication link to member %s ended: %s", self.member, ended)
+            self._lines.info("the replication link to member %s ended: %s", self.member, ended)
 
     def _keep(self, sock: Link) -> None:
         with self._changed:
@@ -172,9 +172,9 @@ class Peer:
                 self._ask(request)
             except (PywanError, OSError) as error:  # The replicas repeat a question until the answer arrives.
                 if not self._ending and request["questions"]:
-                    self._talk.failed(error)
+                    self._lines.failed(self._talk, error)
             except Exception as error:
-                self._talk.failed(told_error(error))
+                self._lines.failed(self._talk, told_error(error))
 
     def _ask(self, request: dict[str, Any]) -> None:
         if self._client is None:
@@ -184,5 +184,5 @@ class Peer:
                 what = f"member {self.member.name}"
                 self._client = ControlClient(self.session.address, QUESTION_TIMEOUT_S, what=what, way=self._way)
         reply = self._client.call("adopt-buckets", **request)
-        self._talk.over()
+        self._lines.works(self._talk)
         self._answered(self.member, request["region"], reply)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pywan.base.files import file_state
-from pywan.base.lines import Outage
+from pywan.base.lines import Lines
 from pywan.errors import AuthenticationError, ConfigurationError
 from pywan.security.manager import Credentials
 from pywan.security.passwords import fits
@@ -46,7 +46,7 @@ class UsersFile:
     def __init__(self, file: str | os.PathLike[str], *, by_password: bool = True) -> None:
         self._file, self._by_password = Path(file).absolute(), by_password
         self._lock = threading.Lock()  # Guards what follows.
-        self._outage = Outage(log, f"{self._file} has changed and is not taken, the users before stay")
+        self._lines, self._what = Lines(log), f"{self._file} has changed and is not taken, the users before stay"
         self._seen = file_state(self._file)
         self._users = read_users(self._file)
         self._looked_s = time.monotonic()
@@ -96,10 +96,10 @@ class UsersFile:
             try:
                 self._users = read_users(self._file)
             except ConfigurationError as error:
-                self._outage.failed(error)
+                self._lines.failed(self._what, error)
             else:
                 self._seen = state
-                self._outage.over()
+                self._lines.works(self._what)
                 log.info("%s was read again: %d users", self._file, len(self._users.users))
             return self._users
 

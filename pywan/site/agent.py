@@ -19,7 +19,7 @@ from typing import Any
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
 from pywan.base.draws import drawn_number
-from pywan.base.lines import Lines, Outage
+from pywan.base.lines import Lines
 from pywan.base.nonces import draw_nonce
 from pywan.base.processes import has_ended, this_process
 from pywan.base.threads import start_essential, told_error
@@ -119,12 +119,12 @@ class Agent:
         gives_up: Callable[[str], object] | None = None,
     ) -> None:
         self.name, self._gives_up = name, gives_up
-        self._requests = Outage(log, f"member {name}: a request to the coordinator failed")
+        self._requests = f"member {name}: a request to the coordinator failed"
         self._outcomes: deque[Outcome] = deque()  # Pending work after a reply. Used by the agent's thread only.
         self._claims, self._file = claims, RememberedFile(name, file)
         self._on_change, self._on_lease, self._on_given_up = on_change, on_lease, on_given_up
         self._changed = threading.Condition()  # Guards all fields below.
-        self._lines = Lines(log)  # Log limits for invalid replies of a coordinator.
+        self._lines = Lines(log)
         self._session = AgentSession(
             Incarnation(name, member_id),
             host=host,
@@ -432,13 +432,13 @@ class Agent:
                 message = session.encoded_requests(batch)
             try:
                 self._send(address, batch, message)
-                self._requests.over()
+                self._lines.works(self._requests)
             except ProtocolError as error:
                 self._lines.warning("member %s: the answer of the coordinator cannot be used: %s", self.name, error)
             except PywanError as error:
                 log.debug("member %s: %s", self.name, error)
             except Exception as error:
-                self._requests.failed(told_error(error))
+                self._lines.failed(self._requests, told_error(error))
 
     def _send(self, address: Address, batch: list[tuple[RequestKey, Request]], message: dict[str, Any]) -> None:
         reply = self._coordinator.tell(address, "coordination-ask", **message)

@@ -17,7 +17,7 @@ from typing import Any
 from pywan.base import versions
 from pywan.base.addresses import Address
 from pywan.base.clocks import boot_us
-from pywan.base.lines import Lines, OncePerMinute
+from pywan.base.lines import Lines
 from pywan.base.names import check_name, is_name
 from pywan.base.nonces import nonce_of
 from pywan.coordination import encoding, plain
@@ -104,7 +104,7 @@ class CoordinationHost:
         # By connection: the proved member at the remote end. An ended connection is removed (`ended`).
         self._connections: dict[tuple[Any, ...], Incarnation] = {}
         self._reading = threading.BoundedSemaphore(REPORTS_AT_ONCE)
-        self._lines = OncePerMinute()
+        self._lines = Lines(log)
         self._packed = PackedTables()
 
     # --- life cycle ---
@@ -301,14 +301,14 @@ class CoordinationHost:
 
     def _say_unproved(self, me: Incarnation, peer: tuple[Any, ...]) -> None:
         """The caller holds the lock."""
-        if self._lines.is_due(str(peer[0]), "unproved", boot_us()):
-            log.warning(
-                "locator %s: refused a request from %s in the name of member %s: the request does not have the member's"
-                " nonce (further requests from this address are logged once a minute)",
-                self.name,
-                _place(peer),
-                me,
-            )
+        self._lines.warning(
+            "locator %s: refused a request from %s in the name of member %s: the request does not have the member's"
+            " nonce (further requests from this address are logged once a minute)",
+            self.name,
+            _place(peer),
+            me,
+            once=(str(peer[0]), "unproved"),
+        )
 
     def _other_site(self, profile: MemberProfile) -> Refused | None:
         name = profile.incarnation.name
@@ -469,14 +469,14 @@ class CoordinationHost:
                     }
                 )
             revoked = core.awaited_incarnations(name)
-            if self._lines.is_due(str(peer[0]), f"revoke {name}", boot_us()):
-                log.warning(
-                    "locator %s: an operator at %s says that member %s never comes back; buckets waited for: %s",
-                    self.name,
-                    _place(peer),
-                    name,
-                    ", ".join(map(str, revoked)) or "no incarnation of the member",
-                )
+            self._lines.warning(
+                "locator %s: an operator at %s says that member %s never comes back; buckets waited for: %s",
+                self.name,
+                _place(peer),
+                name,
+                ", ".join(map(str, revoked)) or "no incarnation of the member",
+                once=(str(peer[0]), f"revoke {name}"),
+            )
             for each in revoked:
                 core.revoke(each, boot_us())
             self._driver.act()
@@ -498,13 +498,13 @@ class CoordinationHost:
             if isinstance(core, dict):
                 return core
             core.end_site(boot_us())
-            if self._lines.is_due(str(peer[0]), "end-site", boot_us()):
-                log.warning(
-                    "locator %s: all members of site %d are ended by an operator at %s",
-                    self.name,
-                    self._site,
-                    _place(peer),
-                )
+            self._lines.warning(
+                "locator %s: all members of site %d are ended by an operator at %s",
+                self.name,
+                self._site,
+                _place(peer),
+                once=(str(peer[0]), "end-site"),
+            )
             self._driver.look()
             return {"decides": True, "coordinator": self.name}
 

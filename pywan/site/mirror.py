@@ -17,7 +17,7 @@ from pywan.base import versions
 from pywan.base.addresses import Address, parse_locators
 from pywan.base.clocks import boot_us
 from pywan.base.files import make_folder
-from pywan.base.lines import Outage
+from pywan.base.lines import Lines
 from pywan.base.threads import start_essential, told_error
 from pywan.coordination import encoding, plain
 from pywan.coordination.actions import Store
@@ -71,7 +71,7 @@ class Mirror:
         self._thread: threading.Thread | None = None
         self._client: ControlClient | None = None  # Used by the thread; closed by `stop`.
         self._asks = True  # Until the locator ends.
-        self._outage = Outage(log, f"locator {choice.name} cannot keep the records of its coordinator")
+        self._lines, self._what = Lines(log), f"locator {choice.name} cannot keep the records of its coordinator"
 
     # --- life cycle ---
 
@@ -174,7 +174,7 @@ class Mirror:
         try:
             self._claims.take_over(self._choice.term + 1)
         except DiskAccessError as error:
-            self._outage.failed(str(error))
+            self._lines.failed(self._what, str(error))
 
     # --- the thread ---
 
@@ -192,15 +192,15 @@ class Mirror:
             try:
                 if not self._exchange(*question, sent_us):
                     self._pause()
-                self._outage.over()
+                self._lines.works(self._what)
             except DiskAccessError as error:
-                self._outage.failed(str(error))
+                self._lines.failed(self._what, str(error))
                 self._pause()
             except PywanError as error:
                 log.debug("locator %s: the coordinator does not send its records: %s", self._choice.name, error)
                 self._pause()
             except Exception as error:
-                self._outage.failed(told_error(error))
+                self._lines.failed(self._what, told_error(error))
                 self._pause()
 
     def _pause(self) -> None:
@@ -219,7 +219,7 @@ class Mirror:
         try:
             takeover = self._open()
         except DiskAccessError as error:
-            self._outage.failed(str(error))
+            self._lines.failed(self._what, str(error))
             return None
         self._take_over_if_due()
         try:

@@ -69,11 +69,11 @@ class Connection:
         already."""
         self._owner._works(self)
 
-    def warning(self, text: str, *values: object) -> None:
-        """Logs a warning about this connection. If the connection was given up, that was logged already, and nothing
-        more is."""
+    def warning(self, text: str, *values: object, once: tuple[str, ...] = ()) -> None:
+        """Logs a warning about this connection; with `once`: one a minute for each. If the connection was given up,
+        that was logged already, and nothing more is."""
         if not self.given_up:
-            self._owner.lines.warning(text, *values)
+            self._owner.lines.warning(text, *values, once=once)
 
     def exception(self, text: str, *values: object) -> None:
         """Logs our own mistake in serving this connection, with its traceback. There is a limit for these lines too:

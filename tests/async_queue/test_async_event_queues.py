@@ -155,7 +155,7 @@ def test_C_181_C_187_C_190_C_193_on_several_members_it_is_refused_by_name(ny, ro
             second.create_region("data", type=type + proxy, async_event_queue_ids=["audit"])
         shared = second.create_region("shared", type=type)
         ny.cache.create_region("shared", type=type)
-        with pytest.raises(IllegalStateError, match=r"asynchronous queue in this version .*audit"):
+        with pytest.raises(IllegalStateError, match=r"feed .*audit: .*asynchronous queue in this version"):
             shared.alter(async_event_queue_ids=["audit"])
     data["k"] = 1
 

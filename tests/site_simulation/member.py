@@ -3,14 +3,12 @@ them without threads and sockets."""
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pywan import _core
-from pywan.base.lines import Outage
 from pywan.base.nonces import NONCE_BYTES
 from pywan.calls.table import BucketTable
 from pywan.config.attributes import RegionAttributes
@@ -567,11 +565,10 @@ class Sharing(SharedRegions):
 
     def _run_older(self, older: OlderEvents) -> None:
         asking = self._asking[older.region, older.sender] = Asking()
-        outage = Outage(logging.getLogger(__name__), "older events")
 
         def work() -> None:
             asking.begin()
-            is_done = self.older_round(older, outage)
+            is_done = self.older_round(older)
             if not asking.waits:  # A later round asks again.
                 asking.replies.clear()
             if not is_done:

@@ -288,6 +288,7 @@ cdef inline wan_status apply_alone(region_core *region, decoded_rows *rows, int6
 cdef int check_not_shared(RegionCore region) except -1:
     if region.state.region.changelog != NULL:
         from pywan.errors import IllegalStateError
-        raise IllegalStateError(f"region {region.state.name!r} is on several members, and such a region cannot take the"
-                                " rows of a client in this version")
+        from pywan.limitations import Limitation
+        raise IllegalStateError(f"region {region.state.name!r} is on several members:"
+                                f" {Limitation.NO_ROWS_OF_CLIENTS.refusal()}")
     return 0

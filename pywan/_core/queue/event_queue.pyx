@@ -450,8 +450,8 @@ cdef class EventQueue:
         cdef wan_status status
         if self.gateway.durable != NULL:
             from pywan.errors import IllegalStateError
-            raise IllegalStateError(f"queue {self.name!r} is persistent, and such a queue cannot follow the buckets of"
-                                    " a region that several members hold in this version")
+            from pywan.limitations import Limitation
+            raise IllegalStateError(f"queue {self.name!r} is persistent: {Limitation.NO_QUEUE_OF_A_MEMBER.refusal()}")
         with nogil:
             wan_lock_take(&self.gateway.lock)
             status = wan_queue_add_run(&self.gateway.queue, region, buckets, self.gateway.dispatchers, timelines,

@@ -260,8 +260,8 @@ cdef class CompiledRegion:
         self.check_open()
         from pywan.errors import IllegalStateError
         if self.region.log != NULL:
-            raise IllegalStateError(f"region {self.name!r} is persistent, and such a region can be on one member only"
-                                    " in this version")
+            from pywan.limitations import Limitation
+            raise IllegalStateError(f"region {self.name!r} is persistent: {Limitation.ONE_MEMBER.refusal()}")
         if changelog.changelog.shard_count != self.region.table.shard_count:
             raise IllegalStateError(f"region {self.name!r} has {self.region.table.shard_count} shards, and the change"
                                     f" log {changelog.changelog.shard_count}")

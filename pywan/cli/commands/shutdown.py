@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from pywan.cli.commands.of_members import Values, errors_of
+from pywan.cli.commands.server_options import is_forced
 from pywan.cli.commands.stopping import stop_note
-from pywan.cli.commands.waits import is_forced
 from pywan.cli.grammar import Command
 from pywan.cli.output import Result
 from pywan.cli.session import Session

@@ -8,14 +8,7 @@ from pathlib import Path
 from pywan.base.addresses import is_loopback, parse_locators, resolve
 from pywan.base.files import given_path
 from pywan.cli.commands.of_members import Values
-from pywan.cli.commands.waits import (
-    CALL_TIMEOUT_OPTION,
-    HANDOVER_OPTION,
-    WAIT_OPTION,
-    call_timeout_of,
-    handover_time_of,
-    wait_time_of,
-)
+from pywan.cli.commands.server_options import SERVER_OPTIONS, server_options_in
 from pywan.cli.encryption import SSL_OPTIONS, ssl_in
 from pywan.cli.grammar import FROM_ENVIRONMENT, Command
 from pywan.cli.identity import SECURITY_OPTIONS, check_no_password, security_in
@@ -31,9 +24,6 @@ from pywan.member import process
 START_OPTIONS = (
     Option("name", "the member's name", required=True),
     Option("dir", "where its folder lies (the current directory)"),
-    Option("locators", "the site's locators: host[port], several with commas"),
-    Option("bind-address", "where it listens (127.0.0.1)"),
-    Option("hostname-for-clients", "the name told to others"),
     Option("properties-file", "a file of NAME=VALUE lines"),
     Option("J", "-Dgemfire.NAME=VALUE sets the property NAME", many=True, field="java"),
     Option("log-level", "info, warning, fine ...", words=tuple(process.LOG_LEVELS)),
@@ -82,46 +72,17 @@ def start_server(session: Session, values: Values) -> Result:
     properties = _properties(session, values)
     if properties.get("member-timeout"):
         properties.notes.append("property member-timeout: the locators' one holds for all members; ignored")
-    xml = values.get("cache_xml_file") or properties.get("cache-xml-file")
-    if xml is not None and not given_path(xml).is_file():
-        raise ConfigurationError(f"start server: --cache-xml-file={xml}: there is no such file")
-    locators = values.get("locators") or properties.get("locators") or (session.locator if session.connected else None)
+    options = server_options_in(values, properties.values)
+    xml = options.get("cache_xml_file")
+    if xml is not None:
+        if not given_path(xml).is_file():
+            raise ConfigurationError(f"start server: --cache-xml-file={xml}: there is no such file")
+        options["cache_xml_file"] = str(given_path(xml).absolute())
+    options.setdefault("locators", (session.locator if session.connected else None) or DEFAULT_LOCATOR)
     timeout = _timeout(values)
-    return _start(
-        session,
-        "server",
-        values,
-        {
-            "locators": locators or DEFAULT_LOCATOR,
-            "cache_xml_file": str(given_path(xml).absolute()) if xml else None,
-            "bind_address": values.get("bind_address") or properties.get("bind-address"),
-            "port": _number(values.get("server_port"), "--server-port"),
-            "hostname_for_clients": values.get("hostname_for_clients") or properties.get("hostname-for-clients"),
-            "allow_callbacks": values.get("allow_callbacks") or properties.get("allow-callbacks"),
-            "maximum_tombstone_memory": _number(
-                values.get("maximum_tombstone_memory") or properties.get("maximum-tombstone-memory"),
-                "maximum-tombstone-memory",
-            ),
-            "maximum_backlog_memory": _number(
-                values.get("maximum_backlog_memory") or properties.get("maximum-backlog-memory"),
-                "maximum-backlog-memory",
-            ),
-            "maximum_memory": _number(
-                values.get("maximum_memory") or properties.get("maximum-memory"), "maximum-memory"
-            ),
-            "critical_heap_percentage": values.get("critical_heap_percentage")
-            or properties.get("critical-heap-percentage"),
-            "eviction_heap_percentage": values.get("eviction_heap_percentage")
-            or properties.get("eviction-heap-percentage"),
-            "join_timeout": min(10.0, timeout / 2)
-            if timeout
-            else None,  # The member can then still say why it did not join.
-            "maximum_shutdown_wait_time": wait_time_of(values, properties.get("maximum-shutdown-wait-time")),
-            "handover_time": handover_time_of(values, properties.get("handover-time")),
-            "call_timeout": call_timeout_of(values, properties.get("call-timeout")),
-        },
-        properties,
-    )
+    if timeout:
+        options["join_timeout"] = min(10.0, timeout / 2)  # The member can then still say why it did not join.
+    return _start(session, "server", values, options, properties)
 
 
 def _properties(session: Session, values: Values) -> Properties:
@@ -225,6 +186,9 @@ COMMANDS = (
         start_locator,
         _from_environment(
             *START_OPTIONS,
+            Option("locators", "the site's locators: host[port], several with commas"),
+            Option("bind-address", "where it listens (127.0.0.1)"),
+            Option("hostname-for-clients", "the name told to others"),
             Option("port", "where it listens (10334)"),
             Option("distributed-system-id", "the site's id, 0 to 255"),
             Option("remote-locators", "locators of other sites"),
@@ -243,20 +207,7 @@ COMMANDS = (
         start_server,
         _from_environment(
             *START_OPTIONS,
-            Option("cache-xml-file", "its senders, regions and receiver"),
-            Option(
-                "allow-callbacks",
-                "classes that may be named over the network: package.*, package.module, package.module:Class (none)",
-            ),
-            Option("server-port", "where it listens (a free port)"),
-            Option("maximum-tombstone-memory", "MB that remember destroyed keys (64)"),
-            Option("maximum-backlog-memory", "MB that may wait for replicas and listeners (512)"),
-            Option("maximum-memory", "MB that the server may take (80 % of the machine or its cgroup)"),
-            Option("critical-heap-percentage", "from this part of it on, changes that need memory are refused (95)"),
-            Option("eviction-heap-percentage", "from this part of it on, the log warns (85)"),
-            WAIT_OPTION,
-            HANDOVER_OPTION,
-            CALL_TIMEOUT_OPTION,
+            *SERVER_OPTIONS.values(),
         ),
     ),
 )

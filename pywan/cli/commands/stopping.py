@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pywan.cli.commands.of_members import Values
-from pywan.cli.commands.waits import HANDOVER_OPTION, WAIT_OPTION, handover_time_of, is_forced, wait_time_of
+from pywan.cli.commands.server_options import SERVER_OPTIONS, is_forced, seconds_of
 from pywan.cli.grammar import Command
 from pywan.cli.layout import Sheet
 from pywan.cli.output import Result, readable
@@ -30,7 +30,7 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
             and directory is None
         ):
             return _stop_through_site(session, kind, name, values)
-        wait, notes = wait_time_of(values), []
+        wait, notes = seconds_of(values, "maximum_shutdown_wait_time"), []
 
         def tell(answer: Values) -> None:
             notes.extend(stop_notes(name, answer, wait))
@@ -42,7 +42,7 @@ def _stop(kind: str) -> Callable[[Session, Values], Result]:
             name,
             directory=directory,
             maximum_shutdown_wait_time=wait,
-            handover_time=handover_time_of(values),
+            handover_time=seconds_of(values, "handover_time"),
             only_in_order=not is_forced(values),
             links=session.make_links,
             on_progress=lambda told: session.output.note(f"server {name} {told['waits']}"),
@@ -91,7 +91,11 @@ def _stop_through_site(session: Session, kind: str, name: str, values: Values) -
         session.disconnect()
     else:
         (member,) = session.members(name)
-        wait, handover_time, timeout = wait_time_of(values), handover_time_of(values), MEMBER_TIMEOUT_S
+        wait, handover_time, timeout = (
+            seconds_of(values, "maximum_shutdown_wait_time"),
+            seconds_of(values, "handover_time"),
+            MEMBER_TIMEOUT_S,
+        )
         wanted = {"maximum_shutdown_wait_time": wait, "handover_time": handover_time}
         fields = {key: value for key, value in wanted.items() if value is not None}
         if not is_forced(values):
@@ -148,7 +152,12 @@ COMMANDS = (
         "stop server",
         "stop a server and wait for its end",
         _stop("server"),
-        (*STOP_OPTIONS, WAIT_OPTION, HANDOVER_OPTION, Option("force", "also if entries are lost by it", flag=True)),
+        (
+            *STOP_OPTIONS,
+            SERVER_OPTIONS["maximum_shutdown_wait_time"],
+            SERVER_OPTIONS["handover_time"],
+            Option("force", "also if entries are lost by it", flag=True),
+        ),
     ),
     Command("status locator", "whether it runs, and what it knows", _status("locator"), STOP_OPTIONS),
     Command("status server", "whether it runs, and what it holds", _status("server"), STOP_OPTIONS),
