@@ -10,6 +10,7 @@ import itertools
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,40 @@ class Get(EmptyCall):
         for _ in range(2):
             for key in self.keys:
                 get(key)
+
+
+class BulkCalls(Piece):
+    """The entries of `Put`, BATCH in a call of `call` ("put_all", "get_all" or "remove_all"), or by a loop of single
+    calls. `is_dict`: the values are dicts of four fields."""
+
+    def __init__(self, call: str, *, is_loop: bool = False, is_dict: bool = False) -> None:
+        self.queue, core = queue_and_region(stores=True)
+        self.region, self.call, self.is_loop = _core.RegionFace(core), call, is_loop
+        keys = key_column(EVENTS).tolist()
+        values: list[Any] = [b"v" * VALUE_BYTES] * EVENTS
+        if is_dict:
+            values = [{"id": n, "name": f"name {n}", "price": n * 1.5, "tags": ["a", "b"]} for n in range(EVENTS)]
+        pairs = list(zip(keys, values, strict=True))
+        self.calls = [dict(pairs[row : row + BATCH]) for row in range(0, EVENTS, BATCH)]
+
+    def prepare(self) -> None:
+        for entries in self.calls if self.call != "put_all" else ():
+            self.region.put_all(entries)
+        self.queue.clear()
+
+    def run(self) -> None:
+        put, get, destroy = self.region.put, self.region.get, self.region.destroy
+        for entries in self.calls:
+            if not self.is_loop:
+                getattr(self.region, self.call)(entries)
+            elif self.call == "put_all":
+                for key, value in entries.items():
+                    put(key, value)
+            elif self.call == "get_all":
+                assert {key: get(key) for key in entries}
+            else:
+                for key in entries:
+                    destroy(key)
 
 
 class ChangeIf(Put):
@@ -343,6 +378,12 @@ PIECES: dict[str, Callable[[], Piece]] = {
     "empty call": EmptyCall,
     "put": Put,
     "get": Get,
+    **{
+        f"{call}{', loop' * is_loop}{', dicts' * is_dict}": partial(BulkCalls, call, is_loop=is_loop, is_dict=is_dict)
+        for call in ("put_all", "get_all", "remove_all")
+        for is_loop in (False, True)
+        for is_dict in (False, True)
+    },
     "change if": ChangeIf,
     "written put": WrittenPut,
     "columns": Columns,

@@ -745,6 +745,14 @@ class RegionFace(RegionCalls):
     """The facade of a region, which users hold: the compiled calls."""
 
     def __new__(cls, core: RegionCore) -> Self: ...
+    def put_all(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]], callback_argument: Any = None) -> None:
+        """Puts every entry of a mapping or of pairs, in order, as an event of its own."""
+    def get_all(self, keys: Iterable[Any]) -> dict[Any, Any]:
+        """Returns a dict with the value of each given key, in order; None for a key without a value."""
+    def update(self, entries: Any = (), /, **more: Any) -> None:
+        """Puts every entry of a mapping or of pairs, and the keyword arguments, as `put_all` does."""
+    def remove_all(self, keys: Iterable[Any], callback_argument: Any = None) -> int:
+        """Destroys every given key that is present, in order, and returns the number of destroyed keys."""
 
 def core_of_face(face: RegionFace) -> RegionCore:
     """The core behind a facade, for the member that holds the region."""
@@ -1117,8 +1125,14 @@ class RowCalls:
     def failures(self) -> list[tuple[int, str]]: ...
     @property
     def error(self) -> Any: ...
-    def add(self, row: int, operation: int, key: Any, value: Any = None, callback_argument: Any = None) -> None:
-        """Adds a row."""
+    @property
+    def row(self) -> int: ...
+    @property
+    def refused(self) -> list[tuple[int, str]]: ...
+    def add_pairs(self, entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]], callback_argument: Any = None) -> None:
+        """Adds a put for each entry of a mapping, or of pairs."""
+    def add_keys(self, keys: Iterable[Any], callback_argument: Any = None) -> None:
+        """As `add_pairs`, with a destroy for each key."""
     def add_columns(
         self,
         keys: Column,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Literal
 
 from pywan import _core
@@ -191,29 +191,30 @@ class Route(_core.CallRoute):
         rows.add_columns(keys, values, operations, timestamps, row)
         return self._finish(rows, len(keys))
 
-    def put_all(self, pairs: Iterable[tuple[Any, Any]], callback_argument: Any = None) -> None:
-        """As `Region.put_all`."""
-        self._change_all(_core.UPDATE, pairs, callback_argument)
+    def put_all(
+        self,
+        entries: Mapping[Any, Any] | Iterable[tuple[Any, Any]],
+        callback_argument: Any = None,
+        more: Mapping[Any, Any] | None = None,
+    ) -> None:
+        """As `Region.put_all`, for `entries` and then for `more`."""
+        rows = _core.RowCalls(self)
+        rows.add_pairs(entries, callback_argument)
+        if more:
+            rows.add_pairs(more, callback_argument)
+        self._finish(rows, rows.row)
 
     def remove_all(self, keys: Iterable[Any], callback_argument: Any = None) -> int:
         """As `Region.remove_all`."""
-        return self._change_all(_core.DESTROY, ((key, None) for key in keys), callback_argument)
+        rows = _core.RowCalls(self)
+        rows.add_keys(keys, callback_argument)
+        return self._finish(rows, rows.row)
 
-    def _change_all(self, operation: int, pairs: Iterable[tuple[Any, Any]], callback_argument: Any) -> int:
-        rows, row = _core.RowCalls(self), -1
-        refused: list[tuple[int, str]] = []
-        for row, (key, value) in enumerate(pairs):
-            try:
-                rows.add(row, operation, key, value, callback_argument)
-            except (TypeError, ValueError) as error:  # The key or value cannot be encoded.
-                refused.append((row, str(error).removesuffix(" (nothing was stored)")))
-        return self._finish(rows, row + 1, refused)
-
-    def _finish(self, rows: _core.RowCalls, count: int, refused: Sequence[tuple[int, str]] = ()) -> int:
+    def _finish(self, rows: _core.RowCalls, count: int) -> int:
         """Sends the last rows. Returns the number of effective rows, or raises an error that names the refused rows."""
         rows.send()
-        failures = sorted([*rows.failures, *refused])
-        failed = rows.failed + len(refused)
+        failures = sorted([*rows.failures, *rows.refused])
+        failed = rows.failed + len(rows.refused)
         if failed:
             in_doubt = rows.error is not None and rows.error.in_doubt
             error = BatchError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import ItemsView, Iterable, Iterator, Mapping, MutableMapping, ValuesView
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
@@ -12,12 +11,7 @@ from pywan.base.faces import Described, counted
 from pywan.config.attributes import DEFAULT_STORE, RegionAttributes, RegionChanges, queue_words
 from pywan.config.table import takes_changes
 from pywan.errors import (
-    BatchError,
-    ConfigurationError,
-    DiskError,
     IllegalStateError,
-    QueueFullError,
-    RegionNotFoundError,
 )
 
 if TYPE_CHECKING:
@@ -135,6 +129,39 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
 
             Raises:
                 KeyError: The key is absent.
+            """
+
+        def put_all(self, entries: Mapping[K, V] | Iterable[tuple[K, V]], callback_argument: Any = None) -> None:
+            """Puts every entry in order, as an event of its own.
+
+            Args:
+                entries: A mapping, or pairs of a key and a value.
+                callback_argument: An object that travels with each event to filters and listeners.
+
+            Raises:
+                BatchError: Some entries were refused, because the key or value cannot be stored. The rest was stored.
+                ConfigurationError: `entries` is neither a mapping nor pairs.
+                QueueFullError: The call stopped at an entry without room. The entries before were stored.
+            """
+
+        def update(self, entries: Any = (), /, **more: Any) -> None:
+            """Puts every entry of a mapping or of pairs, and the keyword arguments, as `put_all` does."""
+
+        def remove_all(self, keys: Iterable[K], callback_argument: Any = None) -> int:
+            """Destroys every given key that is present, in order, as an event of its own.
+
+            Returns:
+                The number of keys that were destroyed.
+            """
+
+        def get_all(self, keys: Iterable[K]) -> dict[K, V | None]:
+            """Reads every given key, as `get` does, in one call.
+
+            Returns:
+                The values by key, in the order of the keys. None: the key is absent or has no value.
+
+            Raises:
+                SerializationError: A value is of a class that the process cannot make.
             """
 
         def put_columns(
@@ -277,104 +304,9 @@ class Region(_core.RegionFace, Described, MutableMapping[K, V]):
 
     # Many at once
 
-    def put_all(self, entries: Mapping[K, V] | Iterable[tuple[K, V]], callback_argument: Any = None) -> None:
-        """Puts every entry in order, as an event of its own.
-
-        Args:
-            entries: A mapping, or pairs of a key and a value.
-            callback_argument: An object that travels with each event to filters and listeners.
-
-        Raises:
-            BatchError: Some entries were refused, because the key or value cannot be stored. The rest was stored.
-            ConfigurationError: `entries` is neither a mapping nor pairs.
-            QueueFullError: The call stopped at an entry without room. The entries before were stored.
-        """
-        core = core_of(self)
-        core.check_usable()
-        if core.route is not None:
-            core.route.put_all(self._pairs(entries), callback_argument)
-            return
-        failures: list[tuple[int, str]] = []
-        put, row = self.put, -1
-        with core.one_wait():  # A single wait for the disk of a synchronous region.
-            for row, (key, value) in enumerate(self._pairs(entries)):
-                try:
-                    put(key, value, callback_argument)
-                except (QueueFullError, DiskError, RegionNotFoundError) as error:
-                    others = ""
-                    if failures:
-                        others = (
-                            f", but for {len(failures)} that were refused; first: entry {failures[0][0]}:"
-                            f" {failures[0][1]}"
-                        )
-                    raise type(error)(
-                        f"put_all stopped at entry {row}: {error} (the entries before it were stored{others})"
-                    ) from error
-                except (TypeError, ValueError) as error:  # The key or value cannot be stored.
-                    reason = str(error).removesuffix(" (nothing was stored)").removesuffix("; nothing was stored")
-                    failures.append((row, reason))
-        if failures:
-            raise BatchError(
-                f"region {self.name!r}: {len(failures)} of {row + 1} entries were refused, the others were"
-                f" stored; first: entry {failures[0][0]}: {failures[0][1]}",
-                failures,
-                row + 1 - len(failures),
-            )
-
-    def _pairs(self, entries: Any) -> Iterator[tuple[Any, Any]]:
-        """Yields pairs of a key and a value. ConfigurationError at the first entry that is not a pair."""
-        try:
-            given = iter(entries.items() if isinstance(entries, Mapping) else entries)
-        except TypeError:
-            raise ConfigurationError(
-                f"region {self.name!r}: {entries!r:.80} is neither a mapping nor pairs of keys and"
-                " values; nothing was stored"
-            ) from None
-        for row, pair in enumerate(given):
-            try:
-                key, value = pair
-            except (TypeError, ValueError):
-                raise ConfigurationError(
-                    f"region {self.name!r}: entry {row} is no pair of a key and a value:"
-                    f" {pair!r:.80} (the entries before it were stored)"
-                ) from None
-            yield key, value
-
-    def update(self, entries: Any = (), /, **more: Any) -> None:
-        """Puts every entry of a mapping or of pairs, and the keyword arguments, as `put_all` does."""
-        if more:
-            named: Iterable[tuple[Any, Any]] = more.items()
-            entries = itertools.chain(self._pairs(entries), named)
-        self.put_all(entries)
-
     def __ior__(self, entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> Region[K, V]:
         self.put_all(entries)
         return self
-
-    def remove_all(self, keys: Iterable[K], callback_argument: Any = None) -> int:
-        """Destroys every given key that is present, in order, as an event of its own.
-
-        Returns:
-            The number of keys that were destroyed.
-        """
-        core = core_of(self)
-        core.check_usable()
-        if core.route is not None:
-            removed: int = core.route.remove_all(keys, callback_argument)
-            return removed
-        removed = 0
-        with core.one_wait():
-            for key in keys:
-                try:
-                    self.destroy(key, callback_argument)
-                    removed += 1
-                except KeyError:
-                    pass
-                except (QueueFullError, DiskError, RegionNotFoundError) as error:
-                    raise type(error)(
-                        f"remove_all stopped at key {key!r}: {error} ({removed} were destroyed before)"
-                    ) from error
-        return removed
 
     def clear(self, local: bool = False) -> int:  # type: ignore[override]  # Returns the number of entries.
         """Removes every entry of this site's region. Nothing is sent.

@@ -105,6 +105,28 @@ cdef class CallRoute:
             return None
         return read_of(&got, payload)
 
+    def read_all(self, list keys not None):
+        """Returns for each key what `read` returns; never None. All calls leave together. Raises the first error, after
+        all other answers have arrived."""
+        cdef encoded encoded_key
+        cdef CallPart part
+        cdef list parts = [], packed = []
+        cdef bytes data
+        for key in keys:
+            _key_holder = encode_key(key, &encoded_key)
+            data = PyBytes_FromStringAndSize(<const char *>encoded_key.data, encoded_key.length)
+            packed.append(data)
+            part = CallPart()
+            begin(&part.head, WAN_CALL_GET, self.state,
+                  wan_key_hash(encoded_key.data, encoded_key.length, encoded_key.form))
+            part.head.form, part.data, part.length = encoded_key.form, PyBytes_AS_STRING(data), encoded_key.length
+            parts.append(part)
+        self.exchange_all(parts, wan_monotonic_us())
+        for part in parts:
+            if part.error is not None:
+                raise part.error
+        return [read_of(&(<CallPart>each).got, (<CallPart>each).payload) for each in parts]
+
     def change(self, int operation, key, value, callback_argument, event_id, Condition condition_=None,
                int64_t timestamp_ms=0, uint64_t began_us=0, uint64_t since=0, identity=None):
         """Makes a change at the primary of the key. Returns the outcome, as `RegionChanges.change` does. None: this

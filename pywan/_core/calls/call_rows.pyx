@@ -11,9 +11,12 @@ from pywan._core.c_replication cimport wan_call_identity
 from pywan._core.calls.call_route cimport CallPart, CallRoute, begin, identify
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.values.codec cimport encode, encode_key, encoded
+from pywan._core.values.tagged cimport pack_closed
 from pywan._core.values.column_views cimport ColumnView, column_row
 from pywan._core.values.columns cimport Column
 from pywan._core.values.operations import operation_codes
+from pywan._core.region.bulk cimport BulkEntries
+from pywan._core.region.region_changes cimport encode_callback
 from pywan._core.region.put_rows cimport failure_text, key_fault
 from pywan._core.region.region_state cimport region_core
 
@@ -28,9 +31,12 @@ cdef struct section:
 
 
 @cython.auto_pickle(False)
-cdef class RowCalls:
+cdef class RowCalls(BulkEntries):
     """The rows of a bulk call. Rows of a bucket keep their order."""
     cdef CallRoute route
+    cdef uint8_t operation          # Of all entries.
+    cdef object callback_argument   # The same.
+    cdef readonly list refused      # (row, reason) of the entries that cannot be encoded.
     cdef section *sections          # By bucket.
     cdef uint32_t bucket_count
     cdef uint64_t bytes             # Bytes of all waiting records.
@@ -44,11 +50,11 @@ cdef class RowCalls:
     cdef bint is_late
 
     def __cinit__(self, CallRoute route not None):
-        self.route, self.bucket_count = route, route.state.region.table.bucket_count
+        self.route, self.state, self.bucket_count = route, route.state, route.state.region.table.bucket_count
         self.sections = <section *>calloc(self.bucket_count, sizeof(section))
         if self.sections == NULL:
             raise MemoryError(f"region {route.state.name!r}: no memory to divide rows; nothing was changed")
-        self.failures = []
+        self.failures, self.refused = [], []
 
     def __dealloc__(self):
         if self.sections != NULL:
@@ -57,21 +63,41 @@ cdef class RowCalls:
                 wan_buffer_close(&self.sections[n].rows)
         free(self.sections)
 
-    def add(self, int64_t row, int operation, key, value=None, callback_argument=None):
-        """Adds a row. If many bytes are waiting, the waiting rows are sent first. Raises the errors of encoding; then
-        the row is not added."""
+    def add_pairs(self, entries, callback_argument=None):
+        """Adds a put for each entry of a mapping, or of pairs. If many bytes are waiting, the waiting rows are sent
+        first. A row that cannot be encoded is refused. The last rows leave with `send`, or when `entries` fail."""
+        self.operation, self.callback_argument = WAN_UPDATE, callback_argument
+        self.take_pairs(entries)
+
+    def add_keys(self, keys, callback_argument=None):
+        """As `add_pairs`, with a destroy for each key."""
+        self.operation, self.callback_argument = WAN_DESTROY, callback_argument
+        self.take_keys(keys)
+
+    cdef int take(self, key, value) except -1:
+        """Adds the next row, or refuses the row."""
         cdef encoded encoded_key, encoded_value, argument
-        _key_holder = encode_key(key, &encoded_key)
-        _value_holder = encode(value, &encoded_value)
-        _argument_holder = encode(callback_argument, &argument)
-        if argument.length > WAN_CALLBACK_BYTES_MAX:
-            from pywan.errors import EventTooLargeError
-            raise EventTooLargeError(f"a callback argument of {argument.length} bytes is over the limit of"
-                                     f" {WAN_CALLBACK_BYTES_MAX} bytes; nothing was stored")
-        if self.bytes + encoded_value.length + encoded_key.length > BYTES_TOGETHER:
-            self.send()
-        if not self.put(row, <uint8_t>operation, &encoded_key, &encoded_value, &argument, 0):
-            raise MemoryError(f"region {self.route.state.name!r}: no memory for row {row}")
+        cdef int64_t row = self.row
+        try:
+            _key_holder = encode_key(key, &encoded_key)
+            if pack_closed(&self.packed, value):
+                encoded_value.data, encoded_value.length = self.packed.data, <uint32_t>self.packed.used
+                encoded_value.form = WAN_FORM_TAGGED
+            else:
+                _value_holder = encode(value, &encoded_value)
+            _argument_holder = encode_callback(self.callback_argument, &argument)
+            if self.bytes + encoded_value.length + encoded_key.length > BYTES_TOGETHER:
+                self.send()
+            if not self.put(row, self.operation, &encoded_key, &encoded_value, &argument, 0):
+                raise MemoryError(f"region {self.route.state.name!r}: no memory for row {row}")
+        except (TypeError, ValueError) as error:        # The key or value cannot be encoded.
+            self.refused.append((row, str(error).removesuffix(" (nothing was stored)")))
+        return 0
+
+    cdef int flush(self) except -1:
+        """Makes all waiting rows, because the caller's entries have failed."""
+        self.send()
+        return 0
 
     def add_columns(self, Column keys not None, Column values, operations=None, timestamps=None, int64_t row=0):
         """Adds the rows of columns from `row` on, and sends the rows. The last rows leave with `send`."""
@@ -174,7 +200,7 @@ cdef class RowCalls:
             finally:
                 slots.give(call)
             for part in parts:
-                self.take(part)
+                self.take_answer(part)
         self.is_late = self.is_late or wan_monotonic_us() >= wan_deadline_of(self.began, self.route.limit_us)
 
     cdef list parts(self, const wan_call_identity *call):
@@ -196,7 +222,7 @@ cdef class RowCalls:
             parts.append(part)
         return parts
 
-    cdef int take(self, CallPart part) except -1:
+    cdef int take_answer(self, CallPart part) except -1:
         """Notes the results of a bucket's rows. Rows that were not tried stay."""
         cdef section *from_ = &self.sections[part.head.bucket]
         cdef uint64_t done = 0

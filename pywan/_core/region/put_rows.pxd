@@ -19,13 +19,19 @@ cdef struct bulk_result:
     int64_t listed
     # The reason of the stop. WAN_FULL: a queue had no room. WAN_SLOW: the rows have to go through the callbacks.
     # WAN_CLOSED: the region is closed. WAN_NOT_PRIMARY: several members hold the region since a moment ago. The rows
-    # from `done` on were not stored.
+    # from `done` on were not stored. WAN_NO_MEMORY: there is no memory for row `done`.
     wan_status stopped
     # The place of the row before `done`, if that row is already in the change log of the region. The caller waits until
     # the row is replicated. `sequence` 0: no row is in the change log.
     uint32_t bucket
     uint64_t local_fence, sequence
     uint8_t waits           # As in wan_change, for any of the rows.
+    # A row for which there is no memory stops the call, and is not stored. Otherwise the row is refused alone.
+    bint stops_without_memory
+    # The callback argument of all rows. NULL: none.
+    const uint8_t *callback
+    uint16_t callback_length
+    uint8_t callback_form
     int64_t *rows
     uint8_t *reasons
 
@@ -46,3 +52,6 @@ cdef inline int key_fault(const uint8_t *key, uint32_t length, uint8_t form, bin
 
 cdef void region_put_rows(region_core *region, const ColumnView *keys, const ColumnView *values, const uint8_t *codes,
                           const int64_t *stamps, bulk_result *result) noexcept nogil
+
+
+cdef void region_put_decoded(region_core *region, decoded_rows *rows, int64_t count, bulk_result *result) noexcept nogil

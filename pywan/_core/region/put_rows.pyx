@@ -8,12 +8,12 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.values.column_views cimport (
     COLUMN_BYTES, COLUMN_FLOAT64, COLUMN_INT64, COLUMN_NONE, COLUMN_STR, ColumnView, column_rows)
-from pywan._core.region.put cimport origin_local, region_change
-from pywan._core.region.region_state cimport origin, region_core
+from pywan._core.region.put cimport origin_local, region_change, region_note_applied
+from pywan._core.region.region_state cimport PATH_STRAIGHT, attachment, origin, region_core
 from pywan._core.region.entry_locks cimport CHANGES_PER_HOLD
 from pywan._core.region.step_rows cimport (
-    FETCHED_TOGETHER, ROWS_PER_HOLD, can_step_rows, decoded_rows, fetch_ahead, fetch_some,
-    hash_of_row, region_step_rows, rows_did, take_row_alone)
+    FETCHED_TOGETHER, ROWS_PER_HOLD, begin_change, can_step_rows, decoded_rows, fetch_ahead, fetch_some,
+    hash_of_row, region_step_rows, rows_did, take_row, take_row_alone)
 
 
 cdef object failure_text(int reason):
@@ -148,6 +148,31 @@ cdef void region_put_rows(region_core *region, const ColumnView *keys, const Col
     result.done = row
 
 
+cdef void region_put_decoded(region_core *region, decoded_rows *rows, int64_t count,
+                             bulk_result *result) noexcept nogil:
+    """Takes decoded rows, up to row `count` (at most ROWS_PER_HOLD), from row `result.done` on. Groups, stamps and
+    fetches are as in `region_put_rows`."""
+    cdef fetch_ahead ahead
+    cdef int64_t row = result.done, stamped = row, end, n
+    cdef int64_t together = CHANGES_PER_HOLD if region.stores else ROWS_PER_HOLD
+    cdef int64_t rows_ahead = 3 * CHANGES_PER_HOLD if region.stores else ROWS_PER_HOLD
+    cdef bint can_step = result.callback == NULL and can_step_rows(region)
+    cdef wan_thread *maker = wan_thread_self()
+    while row < count and result.stopped == WAN_OK:
+        while stamped < min(count, row + rows_ahead):
+            n = min(count - stamped, together)
+            stamp_rows(region, NULL, rows, stamped, n)
+            stamped += n
+        end = min(count, row + together)
+        if region.stores and row == result.done:    # No earlier rows fetched these entries.
+            ahead.next, ahead.left = row, end - row
+            while ahead.left:
+                fetch_some(region, rows, &ahead)
+        ahead.next, ahead.left = end, min(stamped - end, together) if region.stores else 0
+        row = put_group(region, rows, row, row, end, can_step, &ahead, maker, result)
+    result.done = row
+
+
 cdef inline int64_t put_group(region_core *region, decoded_rows *rows, int64_t at, int64_t row, int64_t end,
                               bint can_step, fetch_ahead *ahead, wan_thread *maker,
                               bulk_result *result) noexcept nogil:
@@ -164,20 +189,62 @@ cdef inline int64_t put_group(region_core *region, decoded_rows *rows, int64_t a
             at += 1
             continue
         origin_local(&from_, region, maker)
+        if result.callback != NULL:
+            from_.callback, from_.callback_length = result.callback, result.callback_length
+            from_.callback_form = result.callback_form
         done = region_step_rows(region, rows, at, end - row, &from_, ahead, &did) if can_step else 0
         if done:
             maker.events += <uint64_t>done - 1        # The first row has its event already.
             result.applied += did.applied
             result.waits |= did.waits
         else:
-            if region.stores and (end - row) % FETCHED_TOGETHER == 0:
-                fetch_some(region, rows, ahead)
-            done = put_alone(region, rows, at, row, &from_, result)
+            done = store_rows(region, rows, at, end - row, ahead, result) if not can_step else 0
+            if done == 0:
+                if region.stores and (end - row) % FETCHED_TOGETHER == 0:
+                    fetch_some(region, rows, ahead)
+                done = put_alone(region, rows, at, row, &from_, result)
         row += done
         at += done
         if result.stopped != WAN_OK:
             break
     return row
+
+
+cdef inline int64_t store_rows(region_core *region, decoded_rows *rows, int64_t first, int64_t count,
+                               fetch_ahead *ahead, bulk_result *result) noexcept nogil:
+    """Does the work of `region_change` for rows of a region that stores, and has no senders and no log: there are no
+    events. Fetches the entries of `ahead` meanwhile. Returns how many rows were done, from row `first` on. The next row
+    has to take the single step."""
+    cdef wan_change change
+    cdef wan_outcome outcome
+    cdef wan_shard *shard
+    cdef const attachment *attached
+    cdef int64_t n
+    if not region.stores or region.log != NULL or wan_table_is_short(&region.table):
+        return 0
+    begin_change(&change, region)
+    for n in range(count):
+        if rows.faults[first + n]:
+            return n
+        if n % FETCHED_TOGETHER == 0:
+            fetch_some(region, rows, ahead)
+        take_row(&change, rows, first + n)
+        shard = wan_table_shard(&region.table, change.hash)
+        wan_lock_take(&shard.lock)
+        attached = region.attached
+        if region.changelog != NULL or (attached != NULL and (attached.path != PATH_STRAIGHT or attached.count)):
+            wan_lock_release(&shard.lock)
+            return n
+        if change.stamp < wan_clock_low(region.clock) and not change.flags & WAN_FLAG_GIVEN:
+            # As in region_change_held.
+            change.stamp = rows.stamps[first + n] = wan_clock_take(region.clock, wan_clock_now_ms(region.clock), 1)
+        outcome = wan_table_apply(shard, &change)
+        region_note_applied(region, shard, &change, rows.stamps[first + n], outcome)
+        wan_lock_release(&shard.lock)
+        if outcome == WAN_OUT_OF_MEMORY:
+            return n
+        result.applied += outcome <= WAN_DESTROYED
+    return count
 
 
 cdef inline uint32_t put_alone(region_core *region, decoded_rows *rows, int64_t at, int64_t row, const origin *from_,
@@ -190,6 +257,8 @@ cdef inline uint32_t put_alone(region_core *region, decoded_rows *rows, int64_t 
     take_row_alone(&change, region, rows, at)
     status = region_change(region, &change, from_, NULL, &outcome)
     result.waits |= change.waits
+    if status == WAN_OK and outcome == WAN_OUT_OF_MEMORY and result.stops_without_memory:
+        status = WAN_NO_MEMORY
     if status != WAN_OK:
         result.stopped = status
         return 0

@@ -9,6 +9,7 @@ from pywan._core.c_region cimport *
 from pywan._core.base.clock cimport Clock
 from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.region.follow cimport followed_begin, followed_entries, region_follow
+from pywan._core.region.bulk cimport region_get_all, region_put_all, region_remove_all
 from pywan._core.region.compiled_region cimport OneDeadline, OneWait, CompiledRegion
 from pywan._core.region.region_changes cimport RegionCalls
 from pywan._core.region.region_persistence cimport PersistentRegion
@@ -147,6 +148,22 @@ cdef class RegionFace(RegionCalls):
 
     def __cinit__(self, RegionCore core not None):
         self.core, self.state = core, core.state
+
+    def put_all(self, entries, callback_argument=None):
+        """Puts every entry of a mapping or of pairs, in order, as an event of its own."""
+        region_put_all(self.state, entries, None, callback_argument)
+
+    def get_all(self, keys):
+        """Returns a dict with the value of each given key, in order; None for a key without a value."""
+        return region_get_all(self.state, keys)
+
+    def update(self, entries=(), /, **more):
+        """Puts every entry of a mapping or of pairs, and the keyword arguments, as `put_all` does."""
+        region_put_all(self.state, entries, more, None)
+
+    def remove_all(self, keys, callback_argument=None):
+        """Destroys every given key that is present, in order, and returns the number of destroyed keys."""
+        return region_remove_all(self.state, keys, callback_argument)
 
 
 def core_of_face(RegionFace face not None):

@@ -1,5 +1,6 @@
 # The interface of region_changes.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from pywan._core.values.codec cimport encoded
 from pywan._core.region.compiled_region cimport CompiledRegion
 from pywan._core.region.region_state cimport condition
 
@@ -20,6 +21,13 @@ cdef class ReplicaRead:
 
 cdef class RegionCalls:
     cdef CompiledRegion state
+
+cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1
+cdef bint destroy_one(CompiledRegion self, key, callback_argument) except -1
+cdef object get_one(CompiledRegion self, key, default)
+cdef object encode_callback(argument, encoded *out)
+cdef object no_answer(CompiledRegion self, key, bint in_doubt, uint64_t began)
+cdef int check_replicas(CompiledRegion self, key, uint32_t bucket, uint64_t sequence, bint is_repeat) except -1
 
 cdef class RegionChanges(RegionCalls):
     pass

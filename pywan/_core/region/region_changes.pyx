@@ -131,15 +131,7 @@ cdef class RegionCalls:
 
     def destroy(self, key, callback_argument=None):
         """Removes `key` everywhere. KeyError if the key is absent."""
-        cdef CompiledRegion state = self.state
-        state.check_open()
-        outcome = "callbacks"
-        if not state.seems_by_callbacks:
-            outcome = change_one(state, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0,
-                                 None, False)
-        if outcome == "callbacks":
-            outcome = change_by_callbacks(state, WAN_DESTROY, key, None, callback_argument, 0, None)
-        if outcome == "missing":
+        if not destroy_one(self.state, key, callback_argument):
             raise KeyError(key)
 
     def local_destroy(self, key):
@@ -420,6 +412,18 @@ cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1:
     if wan_flag_read(&self.region.durable):
         self.wait_written(change.waits, change.logged, change.logged)
     return 0
+
+
+cdef bint destroy_one(CompiledRegion self, key, callback_argument) except -1:
+    """As `RegionCalls.destroy`. False: the key is absent."""
+    self.check_open()
+    outcome = "callbacks"
+    if not self.seems_by_callbacks:
+        outcome = change_one(self, WAN_DESTROY, key, None, callback_argument, None, None, None, WAN_ASK_NOBODY, 0,
+                             None, False)
+    if outcome == "callbacks":
+        outcome = change_by_callbacks(self, WAN_DESTROY, key, None, callback_argument, 0, None)
+    return outcome != "missing"
 
 
 cdef inline wan_status change_with_gil(region_core *region, wan_change *change, const origin *from_,

@@ -43,6 +43,10 @@ cdef class Undecodable:
         return Undecodable, (self.form, self.data, self.reason)
 
 
+cdef class NeedsHook(Exception):
+    """An object needs a hook, and the caller of `pack_closed` does not want the hook to run now."""
+
+
 cdef class Encoded:
     """A key, value or callback argument that is encoded already. Its form and bytes are stored and sent as they are.
     The object is made when somebody asks for it."""
@@ -117,13 +121,6 @@ cdef type datetime_type = _datetime.datetime
 cdef type date_type = _datetime.date
 cdef type timedelta_type = _datetime.timedelta
 cdef object utc = _datetime.timezone.utc
-
-
-cdef struct tagged_bytes:
-    uint8_t *data
-    size_t used, capacity
-    uint32_t containers
-    bint is_key
 
 
 cdef struct tagged_reader:
@@ -413,6 +410,8 @@ cdef int pack_object(tagged_bytes *out, object obj, int depth) except -1:
 
 cdef int pack_undecodable(tagged_bytes *out, object obj, int depth) except -1:
     """Writes an Encoded or Undecodable within a container, with the bytes that it has."""
+    if out.is_closed:
+        raise NeedsHook         # The bytes are read, and may be those of a user's object.
     cdef uint8_t form = obj.form
     cdef const uint8_t *at
     cdef bytes data = obj.data
@@ -438,6 +437,8 @@ cdef int pack_undecodable(tagged_bytes *out, object obj, int depth) except -1:
 
 
 cdef int pack_by_hook(tagged_bytes *out, object obj, int depth) except -1:
+    if out.is_closed:
+        raise NeedsHook
     need_hooks()
     tag, content = tag_hook(obj, out.is_key)
     if tag is None:
@@ -499,6 +500,20 @@ cdef tuple pack_tagged(object obj, bint is_key):
         raise
     finally:
         free(out.data)
+
+
+cdef bint pack_closed(tagged_bytes *out, object obj) except -1:
+    """Writes an object as `pack_tagged` does, from the begin of `out`, if no code of users runs meanwhile. False: such
+    code would run, or the object is refused, or is an int or has a plain form."""
+    cdef type kind = type(obj)
+    out.used, out.containers, out.is_closed = 0, 0, True
+    if kind is int or not packs_alone(kind):
+        return False
+    try:
+        pack_object(out, obj, 0)
+    except Exception:
+        return False
+    return True
 
 
 # Reading. Bytes that are not one whole object, or an object that is nested too deep, raise a ValueError. A part that is
