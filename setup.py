@@ -20,7 +20,7 @@ from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
 sys.path.insert(0, str(Path(__file__).parent / "packaging"))  # A build looks for no modules beside this file.
-import declare_c  # noqa: E402
+import declare_c
 
 # PYWAN_SANITIZE=address,undefined (or thread) builds the extension for a sanitizer run. PYWAN_DEBUG=1 keeps symbols and
 # the expensive half of WAN_CHECK (positions after every step). PYWAN_FAST=1 compiles in about half the time, for tests

@@ -10,10 +10,13 @@ import re
 import subprocess
 from pathlib import Path
 
-KNOWN = set("void char short int long float double size_t ssize_t bint".split())
+KNOWN = ("void", "char", "short", "int", "long", "float", "double", "size_t", "ssize_t", "bint")
 STDINT = [f"{sign}int{bits}_t" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 # Words of C that mean nothing to Cython, or that Cython assumes of what is extern.
-LEFT_OUT = re.compile(r"\b(?:static|inline|extern|restrict|_Atomic|_Noreturn|_Thread_local)\b|\b_Alignas\(\w+\)|\b__attribute__\s*\(\(.*?\)\)+")
+LEFT_OUT = re.compile(
+    r"\b(?:static|inline|extern|restrict|_Atomic|_Noreturn|_Thread_local)\b|\b_Alignas\(\w+\)"
+    r"|\b__attribute__\s*\(\(.*?\)\)+"
+)
 TYPE = re.compile(r"(?:const )?(?:(?:unsigned|signed|short|long)\b ?)+(?:int|char)?|(?:const )?\w+")
 # The type of a macro by the first of these that its value has. Other numbers are of an enum.
 MACROS = {'"': "const char *", "uint32_t)": None, "int64_t)": "const int64_t ", "ull": "const uint64_t ",
@@ -51,17 +54,21 @@ def parts(text, separator):
         yield text[begun:].strip()
 
 
+def first_block(text):
+    depth = 0
+    for at, char in enumerate(text, 1):
+        depth += (char == "{") - (char == "}")
+        if depth == 0:
+            return text[:at]
+    return text
+
+
 def declarations(text):
     """Returns the declarations of a header, each in one line. The body of a function ends its declaration."""
     text = re.sub(r"\)\s*\{", ") ;{", text)
     for part in parts(text, ";"):
         while part.startswith("{"):  # The body of the function before.
-            depth = 0
-            for at, char in enumerate(part):
-                depth += (char == "{") - (char == "}")
-                if depth == 0:
-                    break
-            part = part[at + 1 :].strip()
+            part = part[len(first_block(part)) :].strip()
         if part and not part.startswith("_Static_assert"):
             yield re.sub(r"\* ", "*", " ".join(LEFT_OUT.sub(" ", part).replace("_Bool", "bint").split()))
 
@@ -116,7 +123,9 @@ class Declarer:
 
     def fields(self, body):
         for field in parts(body, ";"):
-            if union := re.fullmatch(r"(?:union|struct) \{(.*)\}", field):  # Without a name: its fields are the struct's.
+            if union := re.fullmatch(
+                r"(?:union|struct) \{(.*)\}", field
+            ):  # Without a name: its fields are the struct's.
                 yield from self.fields(union[1])
                 continue
             try:
