@@ -1,4 +1,4 @@
-# Owns nothing but names: what Cython calls by other names than C, macros of csrc with arguments, and words of the compiler.
+# Owns nothing but names: other names of macros, macros with arguments, and words of the compiler.
 from libc.stdint cimport uint32_t, uint64_t
 
 cdef extern from "base/wan_base.h" nogil:

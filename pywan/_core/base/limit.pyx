@@ -23,7 +23,7 @@ cdef class MemoryLimit:
     @property
     def is_short(self):
         """Whether changes that need memory are refused."""
-        return wan_limit_is_short(&self.limit)
+        return bool(wan_limit_is_short(&self.limit))
 
     @property
     def limit(self):
