@@ -2,9 +2,11 @@
 
 The C preprocessor reads all headers at once, so the rows of tables are in place. What remains are declarations in the
 form that clang-format gives: they are parted at their semicolons and braces, without a grammar of C. A field or
-function with a type that Cython does not know (`pthread_t`) is left out, since no unit could use it.
+function with a type that Cython does not know (`pthread_t`) is left out, since no unit could use it. What else cannot
+be declared ends the build, with the words of the header that say it.
 """
 
+import contextlib
 import keyword
 import re
 import subprocess
@@ -18,9 +20,9 @@ LEFT_OUT = re.compile(
     r"|\b__attribute__\s*\(\(.*?\)\)+"
 )
 TYPE = re.compile(r"(?:const )?(?:(?:unsigned|signed|short|long)\b ?)+(?:int|char)?|(?:const )?\w+")
-# The type of a macro by the first of these that its value has. Other numbers are of an enum.
-MACROS = {'"': "const char *", "uint32_t)": None, "int64_t)": "const int64_t ", "ull": "const uint64_t ",
-          "UINT64_MAX": "const uint64_t ", "UINT32_MAX": "const uint32_t "}  # fmt: skip
+# The type of a macro by the first of these that its value has. Other whole numbers of 32 bits are of an enum.
+MACROS = {'"': "const char *", "(uint32_t)": None, "uint64_t)": "const uint64_t ", "int64_t)": "const int64_t ",
+          "ull": "const uint64_t ", "UINT64_MAX": "const uint64_t ", "UINT32_MAX": "const uint32_t "}  # fmt: skip
 
 
 def headers():
@@ -32,9 +34,11 @@ def preprocessed(compiler):
     """Returns what each header says itself, with its macros. What a header includes comes before it."""
     includes = "".join(f'#include "{path.relative_to("csrc")}"\n' for path in headers())
     command = [*compiler, "-E", "-dD", "-D_GNU_SOURCE", "-Icsrc", "-"]
-    text = subprocess.run(command, input=includes, capture_output=True, text=True, check=True).stdout
+    done = subprocess.run(command, input=includes, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"the headers of csrc cannot be read:\n{done.stderr}")
     found, at = {}, ""
-    for line in text.splitlines():
+    for line in done.stdout.splitlines():
         if marker := re.match(r'# \d+ "(?:.*/)?csrc/(.*)"|# ', line):
             at = marker[1]
         elif at and line.strip():
@@ -77,6 +81,10 @@ class Unknown(Exception):
     """A type that Cython does not know."""
 
 
+class Refused(Exception):
+    """Says why something in a header cannot be declared."""
+
+
 class Declarer:
     """What was declared so far, of all headers."""
 
@@ -88,7 +96,10 @@ class Declarer:
     def type_and_rest(self, text):
         """Parts `const uint8_t *at, *end` behind the type."""
         text = re.sub(r"\bstruct (\w+)", r"\1", text)
-        type_ = TYPE.match(text)[0].strip()
+        found = TYPE.match(text)
+        if not found or re.match(r"(?:const )?(?:struct|union|enum)\b", text):
+            raise Refused(f"`{text}` begins with no type, or with one that has no name of its own")
+        type_ = found[0].strip()
         base = re.sub(r"\b(const|unsigned|signed)\b", "", type_).split()
         if any(word not in self.home for word in base):
             raise Unknown(text)
@@ -104,7 +115,10 @@ class Declarer:
             return f"{type_} {pointer[1]}({pointer[2]})({self.parameters(pointer[3])}) noexcept nogil"
         if function := re.fullmatch(r"(\**\w+)\((.*)\)", declarator):
             return f"{type_} {function[1]}({self.parameters(function[2])})"
-        stars, name, array = re.fullmatch(r"(\**)(\w*)((?:\[.*\])*)", declarator).groups()
+        plain = re.fullmatch(r"(\**)(\w*)((?:\[[^]]*\])*)", declarator)
+        if not plain or not (plain[2] or is_parameter):
+            raise Refused(f"`{type_} {declarator}` is neither a name, an array, a function nor a pointer to a function")
+        stars, name, array = plain.groups()
         if array == "[]":
             stars, array = f"{stars}*", ""
         if keyword.iskeyword(name):
@@ -125,7 +139,7 @@ class Declarer:
         for field in parts(body, ";"):
             if union := re.fullmatch(
                 r"(?:union|struct) \{(.*)\}", field
-            ):  # Without a name: its fields are the struct's.
+            ):  # It has no name: its fields are the struct's.
                 yield from self.fields(union[1])
                 continue
             try:
@@ -151,8 +165,9 @@ class Declarer:
             fields = list(self.fields(struct[2]))
             yield "\n        ".join([f"ctypedef struct {name}:", *(fields or ["pass"])])
         elif ahead := re.fullmatch(r"typedef struct (\w+) \1", text):
-            self.home[ahead[1]] = folder
-            yield f"ctypedef struct {ahead[1]}" + ("" if ahead[1] in self.structs else ":\n        pass")
+            if ahead[1] not in self.home:  # No header has its fields.
+                self.home[ahead[1]] = folder
+                yield f"ctypedef struct {ahead[1]}:\n        pass"
         elif not text.startswith("struct ") or "(" in text:
             is_type = text.startswith("typedef ")
             type_, rest = self.type_and_rest(text.removeprefix("typedef "))
@@ -162,13 +177,20 @@ class Declarer:
                 yield f"ctypedef {self.declared(type_, declarator)}" if is_type else self.declared(type_, declarator)
 
 
-def macro(line):
-    """Returns the declaration of a macro with a value."""
+def macro(line, values):
+    """Returns the declaration of a macro with a value, and notes the value for macros that name it."""
     found = re.match(r"#define (WAN_\w+) (.+)", line)
     if not found or found[1].startswith("WAN_FIELD"):
         return []
-    type_ = next((MACROS[sign] for sign in MACROS if sign in found[2]), None)
-    return [f"{type_}{found[1]}" if type_ else f"enum: {found[1]}"]
+    name, value = found.groups()
+    values[name] = value = re.sub(r"\bWAN_\w+", lambda other: values.get(other[0], other[0]), value)
+    sign = next((sign for sign in MACROS if sign in value), None)
+    if sign is None and re.search(r"\d\.", value):
+        raise Refused(f"`{name}` is no whole number")
+    if sign is None and any(int(number, 0) >= 1 << 32 for number in re.findall(r"\b(?:0x[0-9a-fA-F]+|\d+)", value)):
+        raise Refused(f"`{name}` is larger than 32 bits: its number must end in ull")
+    type_ = MACROS.get(sign)
+    return [f"{type_}{name}" if type_ else f"enum: {name}"]
 
 
 def made(compiler):
@@ -183,16 +205,19 @@ def made(compiler):
     }
     whole = " ".join(text for _, found in texts.values() for text in found)
     declarer = Declarer(set(re.findall(r"\bstruct (\w+) \{", whole)))
-    blocks, uses = {}, {}
+    blocks, uses, values = {}, {}, {}
     for header, (macros, found) in texts.items():
         folder = header.partition("/")[0]
         declarer.used = uses.setdefault(folder, set())
-        lines = [line for text in macros for line in macro(text)]
-        for text in found:
-            try:
-                lines += declarer.lines(folder, text)
-            except Unknown:
-                continue
+        lines = []
+        try:
+            for text in macros:
+                lines += macro(text, values)
+            for text in found:
+                with contextlib.suppress(Unknown):
+                    lines += declarer.lines(folder, text)
+        except Refused as why:
+            raise SystemExit(f"csrc/{header}: {why}, so packaging/declare_c.py cannot declare it to Cython") from None
         if lines:
             blocks.setdefault(folder, []).append(f'cdef extern from "{header}" nogil:\n    ' + "\n    ".join(lines))
     return {
@@ -210,8 +235,11 @@ def made(compiler):
 
 
 def declare(compiler):
-    """Writes what has changed of the declarations."""
-    for folder, text in made(compiler).items():
-        path = Path(f"pywan/_core/c_{folder}.pxd")
+    """Writes what has changed of the declarations. Removes those of a folder that is not there any more."""
+    texts = {Path(f"pywan/_core/c_{folder}.pxd"): text for folder, text in made(compiler).items()}
+    for path, text in texts.items():
         if not path.exists() or path.read_text() != text:
             path.write_text(text)
+    for path in Path("pywan/_core").glob("c_*.pxd"):
+        if path not in texts and path.read_text().startswith("# Made by "):
+            path.unlink()
