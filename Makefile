@@ -64,7 +64,9 @@ VENV  := .venv
 PY    := $(VENV)/bin/python
 PIP   := $(PY) -m pip --disable-pip-version-check
 STAMP := $(VENV)/.stamp
-SOURCES   := $(wildcard csrc/*/* pywan/_core/*.pxd pywan/_core/*/*.pyx pywan/_core/*/*.pxd)
+# The build makes the other c_*.pxd.
+BY_HAND   := $(foreach of,arrow names python system,pywan/_core/c_$(of).pxd)
+SOURCES   := $(wildcard csrc/*/* packaging/declare_c.py pywan/_core/*/*.pyx pywan/_core/*/*.pxd) $(BY_HAND)
 SANITIZERS ?= address,undefined
 CORES    := $(shell nproc)
 NIGHTLY_MINUTES ?= 120
@@ -272,4 +274,5 @@ tsan: build
 
 clean:
 	rm -rf $(VENV) build dist demo-work spark-warehouse artifacts .pytest_cache .mypy_cache .hypothesis .benchmarks *.egg-info pywan/_core/*.so
+	rm -f $(filter-out $(BY_HAND),$(wildcard pywan/_core/c_*.pxd))
 	find pywan tests bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -19,6 +19,9 @@ from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 
+sys.path.insert(0, str(Path(__file__).parent / "packaging"))  # A build looks for no modules beside this file.
+import declare_c
+
 # PYWAN_SANITIZE=address,undefined (or thread) builds the extension for a sanitizer run. PYWAN_DEBUG=1 keeps symbols and
 # the expensive half of WAN_CHECK (positions after every step). PYWAN_FAST=1 compiles in about half the time, for tests
 # that measure nothing. PYWAN_BUILD_CACHE names a folder that keeps Cython's output for other trees and later builds.
@@ -63,79 +66,20 @@ core = Extension(
 )
 
 
-def rows_of(header, macro):
-    """Returns the words of each row `X(word, word, "...")` of a table in a C header, without its numbers."""
-    text = Path("csrc", header).read_text().partition(f"#define {macro}(")[2].partition("\n")[2]
-    rows = []
-    for line in text.splitlines():
-        row = re.match(r"\s*[A-Z]+\(((?:\w+, )+)", line)
-        if row:
-            rows.append([word for word in row[1].split(", ") if word and not word.isdigit()])
-        if not line.endswith("\\"):
-            return rows
+def declare_headers():
+    """Declares csrc to Cython: what is added to a header is declared by this."""
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC"))
+    try:
+        declare_c.declare(compiler)
+    except FileNotFoundError:
+        raise no_compiler(compiler[0]) from None
 
 
-def declare_tables():
-    """Declares to Cython the tables in C headers. A row that is added there is declared by this."""
-    queue, receiver, failures = (
-        [row[0] for row in rows_of(*table)]
-        for table in (
-            ("session/wan_counts.h", "WAN_QUEUE_COUNTERS"),
-            ("session/wan_counts.h", "WAN_RECEIVER_COUNTERS"),
-            ("record/wan_failure.h", "WAN_FAILURES"),
-        )
+def no_compiler(name):
+    return SystemExit(
+        f"the C compiler {name!r} is not there: install one (Debian and Ubuntu: apt install gcc libc6-dev), or name "
+        "another one in CC"
     )
-    fields = [
-        row if len(row) == 2 else ["uint8_t", *row] for row in rows_of("record/wan_record.h", "WAN_RECORD_FIELDS")
-    ]
-    lines = "\n        ".join(f"{type_} {name}" for type_, name in fields)
-    text = f"""# Made by setup.py from csrc: session/wan_counts.h, record/wan_failure.h and record/wan_record.h.
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from pywan._core.c_base cimport wan_status
-
-cdef extern from "session/wan_counts.h" nogil:
-    ctypedef struct wan_queue_counts:
-        uint64_t {", ".join(queue)}
-    ctypedef struct wan_receiver_counts:
-        uint64_t {", ".join(receiver)}
-    ctypedef struct wan_counter:
-        uint64_t number, value
-    ctypedef struct wan_counter_row:
-        int number
-        const char *field
-        const char *statistic
-        const char *entry
-        const char *part_of
-        const char *about
-    enum: WAN_QUEUE_COUNTERS_COUNT, WAN_RECEIVER_COUNTERS_COUNT
-    const wan_counter_row wan_queue_counter_rows[WAN_QUEUE_COUNTERS_COUNT]
-    const wan_counter_row wan_receiver_counter_rows[WAN_RECEIVER_COUNTERS_COUNT]
-    uint32_t wan_queue_counts_save(const wan_queue_counts *counts, wan_counter *saved)
-    wan_status wan_queue_counts_load(wan_queue_counts *counts, const wan_counter *saved, uint32_t count)
-
-cdef extern from "record/wan_failure.h" nogil:
-    enum: WAN_PARK_PARTITIONS, WAN_FAILURES_COUNT
-    enum: {", ".join(f"WAN_FAILED_{name}" for name in failures)}
-    ctypedef struct wan_failure_row:
-        int number
-        const char *text
-    const wan_failure_row wan_failure_rows[WAN_FAILURES_COUNT]
-    uint32_t wan_parked_partition(uint32_t reason)
-    uint32_t wan_parked_reason(uint32_t partition)
-
-cdef extern from "record/wan_record.h" nogil:
-    ctypedef struct wan_record:
-        {lines}
-    ctypedef struct wan_record_field:
-        int bits
-        const char *name
-        const char *about
-    enum: WAN_RECORD_FIELDS_COUNT
-    const wan_record_field wan_record_fields[WAN_RECORD_FIELDS_COUNT]
-"""
-    made = Path("pywan/_core/c_tables.pxd")
-    if not made.exists() or made.read_text() != text:
-        made.write_text(text)
 
 
 class Translations:
@@ -270,8 +214,8 @@ class BuildCore(build_ext):
 
     def build_extension(self, extension):
         """Compiles the sources that changed, the largest first, and links all objects."""
-        declare_tables()
         check_headers()
+        declare_headers()
         translated = Translations(os.environ.get("PYWAN_BUILD_CACHE")).update()
         sources = [*translated, *(source for source in extension.sources if source.endswith(".c"))]
         # An environment's own folder is empty, as a rule. `make wheel` builds in an environment with another name each
@@ -333,10 +277,7 @@ def compile_one(command, source, target):
             text=True,
         )
     except FileNotFoundError:
-        raise SystemExit(
-            f"the C compiler {command[0]!r} is not there: install one (Debian and Ubuntu: apt install gcc libc6-dev), "
-            "or name another one in CC"
-        ) from None
+        raise no_compiler(command[0]) from None
     if done.returncode:
         raise SystemExit(f"{source} cannot be compiled:\n{done.stderr}")
     target.with_suffix(".warnings").unlink(missing_ok=True)

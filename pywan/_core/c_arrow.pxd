@@ -26,10 +26,7 @@ cdef extern from "record/arrow_abi.h" nogil:
         int (*get_next)(ArrowArrayStream *, ArrowArray *) noexcept
         const char *(*get_last_error)(ArrowArrayStream *) noexcept
 
-cdef extern from "record/wan_column.h" nogil:
-    const int64_t *wan_column_no_offsets
-    const uint8_t *wan_column_no_bytes
-    int64_t COLUMN_ROWS_MAX "WAN_COLUMN_ROWS_MAX"
+cdef extern from "<stdint.h>" nogil:
     int64_t _COLUMN_INT64_MIN "INT64_MIN"
     uint64_t _COLUMN_INT64_MAX "INT64_MAX"
     uint64_t _COLUMN_UINT32_MAX "UINT32_MAX"

@@ -23,7 +23,7 @@ from .seeds import CHECK, ERROR
 
 SEED_LIMIT_S = 60  # A seed takes about 0.2 s. One that takes so long finds no end.
 FAULTS_MAX = 20  # So many seeds of one mutation may end in a fault that is no check.
-BUILT = ("pywan/_core/*.so", "pywan/_core/c_tables.pxd")
+BUILT = ("pywan/_core/*.so", "pywan/_core/c_*.pxd")
 OBJECTS = ("build/objects", "build/cython")
 
 # What a failed check is called, by words of what it says.

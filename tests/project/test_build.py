@@ -81,7 +81,7 @@ from Cython.Build.Dependencies import create_dependency_tree
 spec = importlib.util.spec_from_file_location("setup_of_a_tree", "setup.py")
 setup = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(setup)
-setup.declare_tables()
+setup.declare_headers()
 translations, tree = setup.Translations(""), create_dependency_tree(quiet=True)
 for path in glob.glob("pywan/_core/*/*.pyx"):
     read = {file for file in tree.all_dependencies(path) if file.startswith("pywan/")}

@@ -1,6 +1,7 @@
 # Owns `Clock`, the clock that the regions of a member share, and `Bell`, which wakes a thread.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 
 
 cdef class Clock:

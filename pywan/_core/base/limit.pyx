@@ -1,6 +1,7 @@
 # Owns `MemoryLimit`, the count of what a member's regions and queues take of the process's memory, as Python sees it.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 
 
 cdef class MemoryLimit:
@@ -22,7 +23,7 @@ cdef class MemoryLimit:
     @property
     def is_short(self):
         """Whether changes that need memory are refused."""
-        return wan_limit_is_short(&self.limit)
+        return bool(wan_limit_is_short(&self.limit))
 
     @property
     def limit(self):

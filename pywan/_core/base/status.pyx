@@ -2,6 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from cpython.pycapsule cimport PyCapsule_GetPointer
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 
 
 cdef const wan_env *environment_of(object capsule) except NULL:

@@ -1,15 +1,14 @@
 # Owns what Python sees of the tables and enums in C: counters (csrc/session/wan_counts.h), reasons of failure
 # (csrc/record/wan_failure.h), fields of a record and its operation (csrc/record/wan_record.h), and what a change asks
 # for when it meets another version (csrc/region/wan_table.h).
-from pywan._core.c_record cimport WAN_CREATE, WAN_DESTROY, WAN_UPDATE
+from pywan._core.c_record cimport (
+    WAN_CREATE, WAN_DESTROY, WAN_FAILED_FORGOTTEN, WAN_FAILED_LISTENER, WAN_FAILED_NO_MEMORY, WAN_FAILED_OTHER,
+    WAN_FAILED_REGION_NOT_FOUND, WAN_FAILED_WITHHELD, wan_failure_rows, WAN_FAILURES_COUNT, WAN_PARK_PARTITIONS,
+    wan_parked_reason, wan_record_fields, WAN_RECORD_FIELDS_COUNT, WAN_UPDATE)
 from pywan._core.c_region cimport WAN_ASK_DECIDED, WAN_ASK_NOBODY, WAN_ASK_RESOLVER
-from pywan._core.c_tables cimport (
-    WAN_FAILED_FORGOTTEN, WAN_FAILED_LISTENER,
-    WAN_FAILED_NO_MEMORY, WAN_FAILED_OTHER, WAN_FAILED_REGION_NOT_FOUND, WAN_FAILED_WITHHELD,
-    WAN_FAILURES_COUNT,
-    WAN_PARK_PARTITIONS, WAN_QUEUE_COUNTERS_COUNT, WAN_RECEIVER_COUNTERS_COUNT,
-    WAN_RECORD_FIELDS_COUNT, wan_counter_row, wan_failure_rows, wan_parked_reason, wan_queue_counter_rows,
-    wan_receiver_counter_rows, wan_record_fields)
+from pywan._core.c_session cimport (
+    wan_counter_row, wan_queue_counter_rows, WAN_QUEUE_COUNTERS_COUNT, wan_receiver_counter_rows,
+    WAN_RECEIVER_COUNTERS_COUNT)
 
 PARK_PARTITIONS = <int>WAN_PARK_PARTITIONS
 CREATE, UPDATE, DESTROY = <int>WAN_CREATE, <int>WAN_UPDATE, <int>WAN_DESTROY

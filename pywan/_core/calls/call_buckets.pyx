@@ -2,9 +2,10 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
 from pywan._core.calls.call_keys cimport attempt_of
 from pywan._core.region.put cimport check_path, region_relieve

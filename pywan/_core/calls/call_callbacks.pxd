@@ -1,7 +1,7 @@
 # The interface of call_callbacks.pyx.
 from libc.stdint cimport uint32_t, uint64_t
+from pywan._core.c_record cimport wan_record
 from pywan._core.c_session cimport *
-from pywan._core.c_tables cimport wan_record
 from pywan._core.calls.call_room cimport CallRoom
 from pywan._core.region.region_changes cimport Condition
 from pywan._core.region.region_state cimport region_core

@@ -1,10 +1,9 @@
 # The interface of call_events.pyx.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
-from pywan._core.c_tables cimport wan_record
+from pywan._core.c_replication cimport *
 from pywan._core.calls.call_route cimport CallRoute
 from pywan._core.calls.own_calls cimport OwnCalls
 from pywan._core.region.compiled_region cimport CompiledRegion

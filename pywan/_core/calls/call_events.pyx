@@ -8,11 +8,10 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
-from pywan._core.c_tables cimport WAN_FAILED_REGION_NOT_FOUND, wan_record
 from pywan._core.calls.call_line cimport CallLine
 from pywan._core.calls.call_route cimport MOVED, NOT_STABLE, CallPart, begin
 from pywan._core.calls.own_calls cimport OwnCalls

@@ -3,11 +3,10 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
-from pywan._core.c_tables cimport WAN_FAILED_FUTURE_STAMP, wan_record
 from pywan._core.calls.call_keys cimport attempt_of, prepare
 from pywan._core.region.apply_event cimport (
     EVENT_LOST, EVENT_NOT_TAKEN, change_from_event, event_became, is_event_ahead)

@@ -2,10 +2,10 @@
 from libc.stdint cimport uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport wan_attempt
+from pywan._core.c_record cimport wan_record
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport wan_attempt
 from pywan._core.c_session cimport *
-from pywan._core.c_tables cimport wan_record
 from pywan._core.calls.call_callbacks cimport CallCallbacks
 from pywan._core.region.put cimport change_from_record, origin_from_record
 from pywan._core.region.region_state cimport origin, region_core

@@ -2,11 +2,10 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
-from pywan._core.c_tables cimport wan_record
 from pywan._core.region.put cimport region_change, region_change_if, region_recall
 from pywan._core.region.region_state cimport condition, origin, region_core
 

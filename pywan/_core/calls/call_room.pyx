@@ -3,6 +3,7 @@
 # time since which nothing was read, and thus the late calls.
 from libc.stdint cimport uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
 from pywan._core.region.compiled_region cimport CompiledRegion

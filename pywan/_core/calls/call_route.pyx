@@ -6,9 +6,10 @@ from libc.string cimport memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
 from pywan._core.calls.call_line cimport (
     CALL_ANSWERED, CALL_INTERRUPTED, CALL_LATE, CALL_NOT_SENT, CALL_UNKNOWN, CALL_WAITS, CallLine, call_slot)

@@ -5,9 +5,8 @@ from libc.stdlib cimport calloc, free
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
-from pywan._core.c_session cimport *
-from pywan._core.c_tables cimport wan_record
 from pywan._core.c_replication cimport wan_call_identity
+from pywan._core.c_session cimport *
 from pywan._core.calls.call_route cimport CallPart, CallRoute, begin, identify
 from pywan._core.region.call_slots cimport CallSlots
 from pywan._core.values.codec cimport encode, encode_key, encoded

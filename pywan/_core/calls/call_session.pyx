@@ -9,6 +9,7 @@
 cimport cython
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_system cimport EFD_CLOEXEC, EFD_NONBLOCK, eventfd, eventfd_write

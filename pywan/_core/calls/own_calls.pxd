@@ -1,6 +1,7 @@
 # The interface of own_calls.pyx.
 from libc.stdint cimport uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_session cimport *
 from pywan._core.calls.call_session cimport CallSession
 from pywan._core.calls.pending_calls cimport call_wait

@@ -5,8 +5,9 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
 from pywan._core.calls.pending_calls cimport SLICE_MS, call_wait, lose, say_under_replicated
 from pywan._core.region.compiled_region cimport CompiledRegion

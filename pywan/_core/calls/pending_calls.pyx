@@ -5,6 +5,7 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_replication cimport *
 from pywan._core.c_session cimport *
 from pywan._core.c_system cimport close_file

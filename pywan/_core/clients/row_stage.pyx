@@ -4,9 +4,10 @@ cimport cython
 import os
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_store cimport *
 from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.region.put cimport origin_of_row, region_change
 from pywan._core.region.region cimport RegionCore

@@ -4,10 +4,10 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport bsearch, qsort
 from libc.string cimport memset
 from pywan._core.c_base cimport *
-from pywan._core.c_record cimport *
-from pywan._core.c_tables cimport *
-from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_names cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_store cimport *
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.gateway.in_flight cimport flight
 from pywan._core.queue.queue cimport queue_append_copy, queue_can_read, queue_apply_removal

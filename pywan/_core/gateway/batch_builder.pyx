@@ -5,8 +5,8 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
 from cpython.bytes cimport PyBytes_AS_STRING
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_tables cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
 from pywan._core.queue.event_queue cimport EventQueue
@@ -285,7 +285,7 @@ cdef inline void add_section(BatchBuilder self, batch_in_work *work, uint32_t nu
     span[0] = wan_queue_span(&self.gateway.queue, number, section.first, section.through)
     if span.file != NULL:
         if lies_together(section, span):
-            work.room += span.end - span.first
+            work.room += span.to - span.from_
         elif self.callbacks.transmit_filter is not None:
             wan_queue_lengths(&self.gateway.queue, number, section.first, section.through, self.lengths + work.count)
             work.room += size
@@ -393,7 +393,7 @@ cdef uint32_t read_files(BatchBuilder self, uint64_t now_us, uint32_t sections, 
 
 
 cdef inline bint lies_together(const wan_section *section, const wan_store_span *span) noexcept nogil:
-    return span.end - span.first <= COPY_RATIO_MAX * section.bytes
+    return span.to - span.from_ <= COPY_RATIO_MAX * section.bytes
 
 
 cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_store_span *span,
@@ -409,13 +409,13 @@ cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_
         self.copied.used += section.bytes
         return wan_queue_copy(&self.gateway.queue, span, self.records + at, self.lengths + at, section.count,
                               to) == WAN_OK
-    self.copied.used += span.end - span.first
+    self.copied.used += span.to - span.from_
     if wan_queue_copy_span(&self.gateway.queue, span, to) != WAN_OK:
         return False
     for n in range(at, at + section.count):
         # The remaining records are in memory.
         if span.base <= <const uint8_t *>self.records[n] < span.base + span.mapped:
-            self.records[n] = <wan_record *>(to + (<const uint8_t *>self.records[n] - span.base - span.first))
+            self.records[n] = <wan_record *>(to + (<const uint8_t *>self.records[n] - span.base - span.from_))
     return True
 
 

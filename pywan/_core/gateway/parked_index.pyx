@@ -7,7 +7,6 @@ from libc.string cimport memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_tables cimport *
 from pywan._core.c_store cimport *
 from pywan._core.queue.event_queue cimport EventQueue, check_whole
 from pywan._core.queue.queue cimport gateway_queue, queue_append_copy, queue_can_read, queue_partition_of

@@ -7,6 +7,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
 from pywan._core.base.status cimport end_if_strayed, report_unraisable
 from pywan._core.gateway.receiver_apply cimport ReceiverApply

@@ -2,7 +2,6 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport wan_source_place
-from pywan._core.c_tables cimport wan_record
 from pywan._core.gateway.applied_slot cimport applied_slot
 from pywan._core.gateway.receiver_rounds cimport ReceiverRounds
 from pywan._core.gateway.receiver_streams cimport connection_partition

@@ -4,11 +4,12 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport *
+from pywan._core.c_session cimport *
 from pywan._core.c_store cimport wan_source_place
-from pywan._core.c_tables cimport *
 from pywan._core.base.status cimport detail_text, end_if_strayed, report_unraisable
 from pywan._core.calls.call_events cimport add_to_run, event_place, is_applied_here, note_applied_here, shared_out
 from pywan._core.gateway.applied_slot cimport applied_slot, first_failure, forget_applied, forget_failures

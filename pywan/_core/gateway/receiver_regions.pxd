@@ -3,7 +3,6 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from pywan._core.base.clock cimport Clock
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_tables cimport WAN_FAILED_NOT_PERMITTED, WAN_FAILED_REGION_NOT_FOUND, wan_record
 from pywan._core.calls.call_events cimport shared_out
 from pywan._core.gateway.receiver_report cimport ReceiverReport
 from pywan._core.gateway.source_memory cimport SourceMemory

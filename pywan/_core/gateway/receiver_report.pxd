@@ -1,6 +1,6 @@
 # The interface of receiver_report.pyx.
 from libc.stdint cimport uint32_t, uint64_t
-from pywan._core.c_tables cimport *
+from pywan._core.c_session cimport *
 from pywan._core.calls.call_events cimport failed_event
 from pywan._core.gateway.source_memory cimport ReceiverCounts
 from pywan._core.region.region_state cimport region_core

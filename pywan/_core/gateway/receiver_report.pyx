@@ -5,7 +5,7 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memmove, memset
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_tables cimport *
+from pywan._core.c_session cimport *
 from pywan._core.base.status cimport detail_text
 from pywan._core.wire.stream cimport (
     BUFFER_KEPT_BYTES, STREAM_CLOSED, buffer_close_frame, buffer_frame, buffer_open_frame)

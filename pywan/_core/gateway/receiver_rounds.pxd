@@ -1,7 +1,7 @@
 # The interface of receiver_rounds.pyx.
 from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_tables cimport *
+from pywan._core.c_session cimport *
 from pywan._core.calls.call_events cimport failed_event, shared_out
 from pywan._core.gateway.receiver_streams cimport ReceiverStreams, connection_partition, partition_at
 

@@ -5,11 +5,11 @@ from libc.stdint cimport uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport qsort
 from libc.string cimport memset
 from pywan._core.c_base cimport *
-from pywan._core.c_tables cimport *
+from pywan._core.c_record cimport WAN_WIRE_PARTITIONS
+from pywan._core.c_session cimport *
 from pywan._core.base.status cimport end_if_strayed
 from pywan._core.calls.call_events cimport EventCalls, drop_round, failed_event, shared_out, wait_until_stable
 from pywan._core.gateway.receiver_report cimport ReceiverReport
-from pywan._core.c_record cimport WAN_WIRE_PARTITIONS
 from pywan._core.gateway.receiver_regions cimport slot_of
 from pywan._core.gateway.receiver_streams cimport connection_partition, is_of_its_timeline, partition_at
 from pywan._core.region.log_marks cimport wait_log_marks

@@ -1,6 +1,6 @@
 # The interface of source_memory.pyx.
 from libc.stdint cimport uint32_t, uint64_t
-from pywan._core.c_tables cimport *
+from pywan._core.c_session cimport *
 from pywan._core.gateway.applied_slot cimport applied_slot
 from pywan._core.gateway.stream_memory cimport StreamMemory
 

@@ -2,7 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from pywan._core.c_base cimport *
-from pywan._core.c_tables cimport *
+from pywan._core.c_session cimport *
 from pywan._core.gateway.applied_slot cimport applied_slot, forget_applied
 from pywan._core.gateway.stream_memory cimport StreamMemory, source_digest
 

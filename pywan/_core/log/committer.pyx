@@ -6,6 +6,7 @@ from libc.string cimport memcpy, memset, strncpy
 from cpython.exc cimport PyErr_CheckSignals
 from pywan._core.c_base cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_names cimport *
 from pywan._core.log.disk_log cimport LogBudget
 from pywan._core.log.log_pending cimport log_pending
 from pywan._core.base.status cimport detail_text, raise_for

@@ -6,10 +6,11 @@ from libc.stdlib cimport calloc, free, malloc
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
-from pywan._core.c_record cimport *
-from pywan._core.c_tables cimport *
-from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_names cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_session cimport *
+from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
 from pywan._core.log.committer cimport (
     FOR_DISK, FOR_EVENTS, WAIT_FOR_LOG_US, WORK_CHECKPOINT, WORK_NOW, committer_failing_since,

@@ -3,11 +3,12 @@
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
-from pywan._core.c_record cimport *
-from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_names cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_session cimport *
+from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
-from pywan._core.c_tables cimport *
 from pywan._core.log.committer cimport committer_is_behind, committer_note_pending, committer_reserve, log_committer
 from pywan._core.log.log_pending cimport log_pending
 

@@ -2,6 +2,7 @@
 # signals that wake its dispatchers, and what is pending for its log. What runs for each event is in queue.pxd, inline.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
 

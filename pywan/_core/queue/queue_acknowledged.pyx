@@ -4,7 +4,6 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_tables cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
 from pywan._core.queue.queue cimport gateway_queue, queue_append_copy, queue_can_read, queue_refresh_ready

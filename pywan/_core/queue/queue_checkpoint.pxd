@@ -1,9 +1,9 @@
 # The interface of queue_checkpoint.pyx.
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
-from pywan._core.c_tables cimport *
+from pywan._core.c_session cimport *
+from pywan._core.c_store cimport *
 from pywan._core.queue.queue cimport durable_log, gateway_queue
 
 cdef enum:

@@ -2,8 +2,8 @@
 # state is the newest on the disk. The next one is laid out beside it.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_session cimport *
 from pywan._core.c_store cimport *
-from pywan._core.c_tables cimport *
 from pywan._core.log.log_pending cimport swap_buffers
 from pywan._core.queue.queue cimport durable_log, gateway_queue, logged_places
 

@@ -2,9 +2,10 @@
 # then.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
+from pywan._core.c_log cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_store cimport *
-from pywan._core.c_log cimport *
 from pywan._core.log.committer cimport committer_made_durable, committer_wake_waiters, committer_write
 from pywan._core.log.log_pending cimport pending_written, pending_take
 from pywan._core.queue.queue cimport durable_log, gateway_queue, logged_places, wake_dispatchers

@@ -3,10 +3,10 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
-from pywan._core.c_record cimport *
-from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
-from pywan._core.c_tables cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_session cimport *
+from pywan._core.c_store cimport *
 from pywan._core.log.disk_log cimport LOG_SEGMENTS_KEPT, MOVED_SEGMENTS_MAX
 from pywan._core.queue.queue cimport (
     FULL_DROP_OLDEST, durable_log, gateway_queue, queue_drop_oldest, queue_refresh_ready)

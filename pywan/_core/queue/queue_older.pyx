@@ -3,8 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from pywan._core.c_base cimport *
-from pywan._core.c_record cimport wan_record_check, wan_record_length
-from pywan._core.c_tables cimport wan_record
+from pywan._core.c_record cimport wan_record, wan_record_check, wan_record_length
 from pywan._core.c_store cimport *
 from pywan._core.queue.queue cimport gateway_queue, queue_can_read, queue_note_copy
 

@@ -3,10 +3,11 @@ from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from libc.stdio cimport snprintf
 from pywan._core.c_base cimport *
-from pywan._core.c_record cimport *
-from pywan._core.c_store cimport *
 from pywan._core.c_log cimport *
-from pywan._core.c_tables cimport *
+from pywan._core.c_names cimport *
+from pywan._core.c_record cimport *
+from pywan._core.c_session cimport *
+from pywan._core.c_store cimport *
 from pywan._core.log.disk_log cimport keep_damage
 from pywan._core.log.log_pending cimport pending_close
 from pywan._core.values.names cimport region_number

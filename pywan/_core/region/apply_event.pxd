@@ -5,7 +5,6 @@ from libc.stdint cimport uint64_t
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
-from pywan._core.c_tables cimport WAN_FAILED_FORGOTTEN, WAN_FAILED_NO_MEMORY, wan_record
 from pywan._core.region.put cimport change_from_record, origin_from_record, region_change
 from pywan._core.region.region_state cimport origin, region_core
 

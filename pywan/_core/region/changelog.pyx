@@ -6,10 +6,11 @@ from libc.stdlib cimport calloc, free, malloc
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport wan_record, wan_record_length
-from pywan._core.c_system cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_store cimport *
+from pywan._core.c_system cimport *
 from pywan._core.queue.queue cimport gateway_queue, queue_count, removal_news_came, wake_dispatchers
 from pywan._core.base.budget cimport MemoryBudget
 from pywan._core.base.gil cimport gil_back, gil_may_go, lock_take_with_gil

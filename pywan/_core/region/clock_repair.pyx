@@ -8,10 +8,9 @@ from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
-from pywan._core.c_store cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_store cimport *
 from pywan._core.c_system cimport *
-from pywan._core.c_tables cimport WAN_FAILED_WITHHELD
 from pywan._core.base.clock cimport Clock
 from pywan._core.log.committer cimport committer_wake
 from pywan._core.region.enqueue cimport ENQUEUE_ASK, ENQUEUE_ENTERS, decide_enqueue, enqueue_decision

@@ -4,10 +4,9 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
-from pywan._core.c_repl_link cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_store cimport *
 from pywan._core.region.enqueue cimport ENQUEUE_ENTERS
 from pywan._core.region.entry_locks cimport (

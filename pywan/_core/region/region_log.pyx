@@ -6,8 +6,9 @@
 # replaces that version again.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_names cimport *
+from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.log.committer cimport committer_made_durable, committer_wake_waiters, committer_write
 from pywan._core.log.log_pending cimport pending_written, pending_take

@@ -2,8 +2,9 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free
 from pywan._core.c_base cimport *
-from pywan._core.c_record cimport *
 from pywan._core.c_log cimport *
+from pywan._core.c_names cimport *
+from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.log.disk_log cimport keep_damage
 from pywan._core.log.log_pending cimport pending_close

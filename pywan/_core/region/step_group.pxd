@@ -6,12 +6,11 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_store cimport *
 from pywan._core.c_system cimport eventfd_write
-from pywan._core.c_tables cimport wan_record
 from pywan._core.queue.queue cimport queue_commit, queue_count, queue_reserve
 from pywan._core.region.enqueue cimport ENQUEUE_ENTERS, count_not_entered, decide_enqueue
 from pywan._core.region.entry_locks cimport (

@@ -4,9 +4,9 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
+from pywan._core.c_replication cimport (
+    WAN_READ_LEASE_KEPT_US, WAN_REPL_LINK_RESTS, WAN_REPL_NAME_BYTES_MAX, WAN_REPL_REGIONS_MAX)
 from pywan._core.base.limit cimport MemoryLimit
-from pywan._core.c_replication cimport WAN_REPL_LINK_RESTS
-from pywan._core.c_repl_link cimport WAN_REPL_NAME_BYTES_MAX, WAN_REPL_REGIONS_MAX, WAN_READ_LEASE_KEPT_US
 from pywan._core.replication.repl_news cimport (
     NEWS_SNAPSHOT, NEWS_REFUSED, NEWS_SLOW, News)
 from pywan._core.replication.repl_receiver cimport ReplReceiverSession, ReadLease

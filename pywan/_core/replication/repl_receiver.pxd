@@ -1,10 +1,11 @@
 # The interface of repl_receiver.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.base.limit cimport MemoryLimit
-from pywan._core.c_replication cimport wan_changelog_bucket, wan_changelog_entry
-from pywan._core.c_repl_link cimport wan_repl_answer, wan_repl_snapshot, wan_repl_section, wan_repl_removal
 from pywan._core.c_record cimport wan_frame
+from pywan._core.c_replication cimport (
+    wan_changelog_bucket, wan_changelog_entry, wan_repl_answer, wan_repl_removal, wan_repl_section,
+    wan_repl_snapshot)
+from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.replication.repl_news cimport News
 from pywan._core.region.region_state cimport region_core
 from pywan._core.wire.session cimport Session

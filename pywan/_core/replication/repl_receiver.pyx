@@ -3,11 +3,11 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memmove, memset
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
-from pywan._core.c_repl_link cimport *
-from pywan._core.c_store cimport wan_exception
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_replication cimport *
+from pywan._core.c_store cimport wan_exception
 from pywan._core.c_system cimport *
 from pywan._core.base.limit cimport MemoryLimit
 from pywan._core.replication.repl_news cimport NEWS_BUCKETS, NEWS_SNAPSHOT, News
@@ -16,7 +16,7 @@ from pywan._core.replication.repl_removals cimport (
 from pywan._core.queue.queue cimport removal_news
 from pywan._core.region.region cimport RegionCore
 from pywan._core.region.region_state cimport region_core
-from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_TOLD, GOES_AGAIN, GOES_ON, NEVER, Session
+from pywan._core.wire.session cimport ENDED_CLOSED, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.base.status cimport report_unraisable
 from pywan._core.wire.stream cimport buffer_close_frame, buffer_frame, buffer_open_frame
 from pywan._core.region.follow cimport (

@@ -1,8 +1,7 @@
 # The interface of repl_removals.pyx.
 from libc.stdint cimport uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport wan_changelog
-from pywan._core.c_repl_link cimport wan_repl_removal
+from pywan._core.c_replication cimport wan_changelog, wan_repl_removal
 from pywan._core.region.region_state cimport region_core
 
 cdef enum:

@@ -4,8 +4,8 @@
 from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memset
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_replication cimport *
-from pywan._core.c_repl_link cimport *
 from pywan._core.c_store cimport *
 from pywan._core.queue.queue cimport (
     gateway_queue, queue_dispatcher, queue_apply_removal, queue_is_runner, queue_refresh_ready)

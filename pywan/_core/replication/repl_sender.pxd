@@ -1,10 +1,10 @@
 # The interface of repl_sender.pyx.
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport (
-    wan_changelog, wan_changelog_bucket, wan_changelog_replica, wan_repl_link_state, wan_repl_link_wait)
-from pywan._core.c_repl_link cimport wan_repl_answer
 from pywan._core.c_record cimport wan_frame
+from pywan._core.c_replication cimport (
+    wan_changelog, wan_changelog_bucket, wan_changelog_replica, wan_repl_answer, wan_repl_link_state,
+    wan_repl_link_wait)
 from pywan._core.replication.repl_snapshot cimport repl_snapshot
 from pywan._core.replication.repl_news cimport News
 from pywan._core.region.region_state cimport region_core

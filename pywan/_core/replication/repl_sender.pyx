@@ -6,9 +6,9 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memmove, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
-from pywan._core.c_repl_link cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
+from pywan._core.c_replication cimport *
 from pywan._core.c_system cimport *
 from pywan._core.replication.repl_snapshot cimport (
     replica_of, snapshot_begin, snapshot_copy, snapshot_is_next, snapshot_lay, snapshot_stays,

@@ -4,11 +4,9 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from pywan._core.c_base cimport *
-from pywan._core.c_replication cimport *
-from pywan._core.c_repl_link cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
-from pywan._core.c_tables cimport wan_record
+from pywan._core.c_replication cimport *
 from pywan._core.c_store cimport *
 from pywan._core.queue.queue cimport gateway_queue, queue_can_read
 from pywan._core.region.region_state cimport region_core

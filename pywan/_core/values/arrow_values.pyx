@@ -251,16 +251,16 @@ cdef int64_t _number_in(bytes digits, bytes format, str path) except -1:
 
 cdef int _read_buffers(arrow_node *node, const ArrowArray *array, str path, int64_t needed) except -1:
     cdef int64_t end
-    if array.length < 0 or array.offset < 0 or array.length > COLUMN_ROWS_MAX - array.offset:
+    if array.length < 0 or array.offset < 0 or array.length > WAN_COLUMN_ROWS_MAX - array.offset:
         raise column_error(f"column {path!r}: an Arrow array of length {array.length} at offset {array.offset} is"
-                           f" damaged; at most {COLUMN_ROWS_MAX} rows are possible")
+                           f" damaged; at most {WAN_COLUMN_ROWS_MAX} rows are possible")
     if array.n_buffers < needed or (needed and array.buffers == NULL):
         raise column_error(f"column {path!r}: an Arrow array with {array.n_buffers} buffers, expected {needed}; it is"
                            " damaged")
     node.length, node.offset = array.length, array.offset
     end = array.offset + array.length
     if ((node.kind == ARROW_FIXED_BYTES or node.kind == ARROW_FIXED_LIST)
-            and node.scale > COLUMN_ROWS_MAX // max(end, 1)):
+            and node.scale > WAN_COLUMN_ROWS_MAX // max(end, 1)):
         raise column_error(f"column {path!r}: {array.length} rows of {node.scale} at offset {array.offset} are too"
                            " many; the array is damaged")
     if needed and array.null_count != 0:

@@ -274,9 +274,9 @@ cdef class Column:
         cdef const uint8_t *data = NULL
         cdef int64_t needed
         cdef int64_t row
-        if array.length < 0 or array.offset < 0 or array.length > COLUMN_ROWS_MAX - array.offset:
+        if array.length < 0 or array.offset < 0 or array.length > WAN_COLUMN_ROWS_MAX - array.offset:
             raise column_error(f"column {self.name!r}: an Arrow array of length {array.length} at offset "
-                               f"{array.offset} is damaged; at most {COLUMN_ROWS_MAX} rows are possible")
+                               f"{array.offset} is damaged; at most {WAN_COLUMN_ROWS_MAX} rows are possible")
         view.length = array.length
         if format == b"n":
             view.form = COLUMN_NONE
@@ -325,7 +325,7 @@ cdef class Column:
             if not format[2:].isdigit() or len(format) > 12:
                 raise unreadable_arrow(self.name, format)
             view.width = int(format[2:])
-            if view.width > COLUMN_ROWS_MAX // max(array.offset + array.length, 1):
+            if view.width > WAN_COLUMN_ROWS_MAX // max(array.offset + array.length, 1):
                 raise column_error(f"column {self.name!r}: {array.length} rows of {view.width} bytes at offset"
                                    f" {array.offset} are too many; the array is damaged")
             if view.width and array.length:

@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memcpy, strlen
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
+from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
 from pywan._core.base.status cimport detail_text, raise_for, report_unraisable
 from pywan._core.wire.byte_stream cimport READY_TO_READ, ByteStream, Driver
