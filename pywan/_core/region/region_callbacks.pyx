@@ -9,7 +9,7 @@ from cpython.pythread cimport (
     NOWAIT_LOCK, PyThread_acquire_lock, PyThread_allocate_lock, PyThread_free_lock, PyThread_get_thread_ident,
     PyThread_release_lock)
 from pywan._core.c_base cimport *
-from pywan._core.c_callbacks cimport PY_LOCK_ACQUIRED, PyThread_acquire_lock_timed, wan_callback_held
+from pywan._core.c_callbacks cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.c_replication cimport *
