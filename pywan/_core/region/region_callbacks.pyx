@@ -215,7 +215,7 @@ cdef class CallbackLock:
     def __enter__(self):
         self.enter()
 
-    def __exit__(self, *exc):
+    def __exit__(self, kind, error, trace):
         self.leave()
 
 
