@@ -18,7 +18,9 @@ import lz4.block
 import numpy
 
 from measure import VALUE_BYTES, key_column, numbered_keys, value_column
-from pywan import _core
+from pywan import CacheListener, _core
+from pywan.config.attributes import RegionAttributes
+from pywan.region.member_region import MemberRegion
 
 EVENTS = 20_000  # Of a round.
 KEYS = 200_000  # Of a region that stores: more than the caches hold.
@@ -77,6 +79,39 @@ class Put(EmptyCall):
 
     def prepare(self) -> None:
         self.queue.clear()
+
+
+class Quiet(CacheListener):
+    """A listener that does nothing with what it hears."""
+
+    def after_create(self, event: Any) -> None:
+        pass
+
+    after_update = after_destroy = after_create
+
+
+class QuietLists(CacheListener):
+    """The same for lists."""
+
+    def after_events(self, events: Any) -> None:
+        pass
+
+
+def heard_region(name: str, site: int, listener: CacheListener) -> MemberRegion:
+    """A region with a listener."""
+    attributes = RegionAttributes.make(name, type="REPLICATE")
+    options: dict[str, Any] = {"member": 1, "stores": True, "forwards": True, "buckets": 0, "attributes": attributes}
+    return MemberRegion(name, _core.Clock(), site=site, listeners=[listener], **options)
+
+
+class HeardPut(Put):
+    """The same puts, into a region with a listener in Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.region = heard_region(self.region.name, 1, Quiet())
+        self.region.attach([self.queue])
+        self.put = self.region.put
 
 
 class Get(EmptyCall):
@@ -243,7 +278,7 @@ class Sending(Columns):
         self.dispatcher = _core.DispatcherSession(self.queue, 0, self.parked)
         self.dispatcher.configure(BATCH, -1, compress=compress)
         self.dispatcher.connected(1_000_000, 1 << 30, LINK_US)
-        self.remote = _core.RegionCore(self.region.name, _core.Clock(), site=2)
+        self.remote = self.remote_region()
         self.memory, self.counts = _core.SourceMemory(1), _core.ReceiverCounts()
         self.receiver = _core.ReceiverSession(
             self.memory, self.counts, lambda name: self.remote, lambda *change: 0, credit_bytes=1 << 30
@@ -253,6 +288,9 @@ class Sending(Columns):
         fill(self.remote)
         for _ in range(8):  # Until the window is as large as a round.
             Sending.prepare(self)
+
+    def remote_region(self) -> _core.RegionCore:
+        return _core.RegionCore(self.region.name, _core.Clock(), site=2)
 
     def prepare(self) -> None:
         """What the last round left is sent and acknowledged. Keys come in random order, and each event is later than
@@ -328,6 +366,21 @@ class Apply(Sending):
         self.apply()
 
 
+class HeardApply(Apply):
+    """The same, and a listener in Python of each event."""
+
+    listener: type[CacheListener] = Quiet
+
+    def remote_region(self) -> _core.RegionCore:
+        return heard_region(self.region.name, 2, self.listener())
+
+
+class HeardLists(HeardApply):
+    """The same, for a listener of lists."""
+
+    listener = QuietLists
+
+
 class Acknowledge(Apply):
     """Acknowledgements of batches in flight: their events leave the queue."""
 
@@ -377,6 +430,7 @@ class Recover(Piece):
 PIECES: dict[str, Callable[[], Piece]] = {
     "empty call": EmptyCall,
     "put": Put,
+    "put, heard": HeardPut,
     "get": Get,
     **{
         f"{call}{', loop' * is_loop}{', dicts' * is_dict}": partial(BulkCalls, call, is_loop=is_loop, is_dict=is_dict)
@@ -395,6 +449,8 @@ PIECES: dict[str, Callable[[], Piece]] = {
     "batch, lz4": PackedBatch,
     "lz4 alone": Packing,
     "apply": Apply,
+    "apply, heard": HeardApply,
+    "apply, heard as lists": HeardLists,
     "acknowledge": Acknowledge,
     "recover": Recover,
 }

@@ -110,7 +110,8 @@ class GatewayConflictResolver:
 class CacheListener:
     """Is told of each change after it took effect on this member.
 
-    If a method raises, the error is logged, and the change stays.
+    If a method raises, the error is logged, and the change stays. The methods are looked up once, when the listener is
+    added. An event may be kept after the method has returned.
     """
 
     def after_create(self, event: EntryEvent) -> None:
@@ -121,6 +122,17 @@ class CacheListener:
 
     def after_destroy(self, event: EntryEvent) -> None:
         """Called after a key was destroyed."""
+
+    def after_events(self, events: Sequence[EntryEvent]) -> None:
+        """Called after some changes, instead of the other methods. A listener that defines this method has less work
+        with many events: one call gets up to 1000 changes of a batch from another site, or of `put_columns`. A single
+        put is a list of one event, and so is a change of a region that several members hold.
+
+        The later changes of the list are made when the method is called: a read of the region shows them.
+
+        Args:
+            events: The events, the oldest first: creates, updates and destroys.
+        """
 
 
 class AsyncEventListener:

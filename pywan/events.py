@@ -8,6 +8,7 @@ from pywan import _core
 from pywan.base.faces import Face
 
 AsyncEvent = _core.AsyncEvent  # An event that an asynchronous event queue hands to its listener.
+EntryEvent = _core.EntryEvent  # An event that a `CacheListener` gets after a change.
 OPERATIONS = ("create", "update", "destroy")
 
 
@@ -109,34 +110,6 @@ def event_of_record(record: bytes, possible_duplicate: bool = False) -> GatewayQ
 
 def _plain(item: Any) -> Any:
     return item.plain if isinstance(item, _core.Encoded) else item
-
-
-class EntryEvent(NamedTuple):
-    """What a `CacheListener` gets after a change.
-
-    Attributes:
-        region: The `Region`.
-        operation: "create", "update" or "destroy".
-        key: The key.
-        old_value: The value before the change. None: there was none.
-        new_value: The value after the change. None for a destroy.
-        callback_argument: The object that the caller gave with the change.
-        is_origin_remote: Whether another site made the change.
-        origin_site: The id of the site that made the change.
-        event_id: The event's identity. Filters and listeners get the same one, at every site.
-        possible_duplicate: Whether a listener may have been told of the change before, at this member or another one.
-    """
-
-    region: Any
-    operation: str
-    key: Any
-    old_value: Any
-    new_value: Any
-    callback_argument: Any
-    is_origin_remote: bool
-    origin_site: int
-    event_id: EventSequenceID
-    possible_duplicate: bool = False
 
 
 class TimestampedEntryEvent(NamedTuple):

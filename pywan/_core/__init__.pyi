@@ -510,6 +510,88 @@ def trim_memory(least: int = 0) -> bool:
     """Gives free pages of the heap back to the system, if regions and logs have freed at least `least` bytes since the
     last time."""
 
+class EntryEvent:
+    """The event that a `CacheListener` gets after a change."""
+
+    def __init__(
+        self,
+        region: Any,
+        operation: str,
+        key: Any,
+        old_value: Any = None,
+        new_value: Any = None,
+        callback_argument: Any = None,
+        is_origin_remote: bool = False,
+        origin_site: int = 0,
+        event_id: tuple[int, int, int] = (0, 0, 0),
+        possible_duplicate: bool = False,
+    ) -> None: ...
+    @property
+    def region(self) -> Any:
+        """The `Region`."""
+    @property
+    def operation(self) -> str:
+        """The operation: "create", "update" or "destroy"."""
+    @property
+    def key(self) -> Any:
+        """The key."""
+    @property
+    def old_value(self) -> Any:
+        """The value before the change. None: there was none."""
+    @property
+    def new_value(self) -> Any:
+        """The value after the change. None for a destroy."""
+    @property
+    def callback_argument(self) -> Any:
+        """The object that the caller gave with the change."""
+    @property
+    def is_origin_remote(self) -> bool:
+        """Whether another site made the change."""
+    @property
+    def origin_site(self) -> int:
+        """The id of the site that made the change."""
+    @property
+    def event_id(self) -> Any:
+        """The event's identity, an `EventSequenceID`. Filters and listeners get the same one, at every site."""
+    @property
+    def possible_duplicate(self) -> bool:
+        """Whether a listener may have been told of the change before, at this member or another one."""
+
+class CallbackLock:
+    """A region's callbacks run under the lock, so they handle one change at a time."""
+
+    def __new__(cls, region: str) -> Self: ...
+    @property
+    def region(self) -> str: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, kind: object, error: object, trace: object) -> None: ...
+
+def region_of_callback() -> str | None:
+    """The name of the region whose callbacks this thread runs, the innermost one."""
+
+class RegionCallbacks:
+    """The compiled half of the path that a region's changes take through user code."""
+
+    resolver: Any
+    def __new__(cls, region: Any, site: int, *args: Any) -> Self: ...
+    @property
+    def lock(self) -> CallbackLock: ...
+    @property
+    def region(self) -> Any: ...
+    @property
+    def site(self) -> int: ...
+    @property
+    def listeners(self) -> tuple[Any, ...]: ...
+    @property
+    def told(self) -> Any: ...
+    def set_listeners(self, listeners: Iterable[Any], is_own: Callable[[Any, str], bool]) -> None:
+        """Replaces the listeners, and looks up their methods."""
+    def tell_event(self, event: EntryEvent) -> None:
+        """Calls the listeners for an event."""
+    def notify_listeners(self, changelog: Changelog, timeout_ms: int) -> int:
+        """Notifies the listeners of replicated changes that this member made or followed, as long as changes are due,
+        up to a limit."""
+
 class Condition:
     """The condition of a conditional change, as in RegionCore.change_if, and afterwards the value that the table
     had."""

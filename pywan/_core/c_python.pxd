@@ -1,4 +1,6 @@
 # Owns nothing but names: what compiled code calls of Python, beside what Cython has.
+from cpython.pythread cimport PyThread_type_lock
+
 cdef extern from "Python.h":
     const char *PyUnicode_AsUTF8AndSize(object text, Py_ssize_t *size) except NULL
     bint PyBytes_CheckExact(object obj)
@@ -9,6 +11,14 @@ cdef extern from "Python.h":
     object PyMemoryView_FromMemory(char *at, Py_ssize_t size, int flags)
     enum: PyBUF_READ, PyBUF_WRITE
     int Py_AddPendingCall(int (*call)(void *) noexcept, void *argument)
+
+cdef extern from "Python.h" nogil:
+    enum: PY_LOCK_ACQUIRED
+    int PyThread_acquire_lock_timed(PyThread_type_lock lock, long long microseconds, int may_be_interrupted)
+    ctypedef enum PyGILState_STATE:
+        pass
+    PyGILState_STATE PyGILState_Ensure()
+    void PyGILState_Release(PyGILState_STATE before)
 
 cdef extern from *:
     """

@@ -10,43 +10,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
+from pywan import _core
 from pywan.errors import IllegalStateError
-
-# `.regions`: the names of the regions whose callback lock this thread holds, the innermost last.
-_held = threading.local()
-
-
-class CallbackLock:
-    """A region's callbacks run under the lock, so they handle one change at a time. The lock is re-entrant."""
-
-    def __init__(self, region: str) -> None:
-        self._region = region
-        self._lock = threading.RLock()
-
-    def __enter__(self) -> None:
-        try:
-            held = _held.regions
-        except AttributeError:
-            held = _held.regions = []
-        self._lock.acquire()
-        try:
-            held.append(self._region)
-        except BaseException:  # Out of memory. `__exit__` is not called then.
-            self._lock.release()
-            raise
-
-    def __exit__(self, *exc: object) -> None:
-        _held.regions.pop()
-        self._lock.release()
 
 
 def check_no_callback(what: str) -> None:
     """Raises IllegalStateError if this thread runs a callback of a region."""
-    regions = getattr(_held, "regions", None)
-    if regions:
+    region = _core.region_of_callback()
+    if region is not None:
         raise IllegalStateError(
             f"{what} cannot be started, stopped, paused, altered, destroyed or closed by a callback of region"
-            f" {regions[-1]!r}, since that waits for the region's callbacks to end; do it in another thread"
+            f" {region!r}, since that waits for the region's callbacks to end; do it in another thread"
         )
 
 

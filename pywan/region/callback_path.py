@@ -11,10 +11,9 @@ from pywan import _core
 from pywan._core import Encoded
 from pywan.base.lines import Lines
 from pywan.callbacks import CacheListener, GatewayConflictHelper, GatewayConflictResolver
-from pywan.config.classes import let_through
+from pywan.config.classes import let_through, overrides
 from pywan.errors import DiskError, PywanError, QueueFullError, RegionNotFoundError
 from pywan.events import OPERATIONS, EntryEvent, EventSequenceID, GatewayQueueEvent, TimestampedEntryEvent
-from pywan.region.callback_lock import CallbackLock
 
 if TYPE_CHECKING:
     from pywan.region.member_region import MemberRegion
@@ -74,13 +73,21 @@ class _IsShared(Exception):
     """Members share the region since the change took the lock. The change was not made."""
 
 
-class CallbackPath:
+class CallbackPath(_core.RegionCallbacks):
     """The changes of one region that meet user code. They go one at a time, under `lock`.
+
+    The compiled half calls the listeners, and makes the changes that meet nothing else. The changes that meet filters,
+    or a conflict that the resolver decides, are made here.
 
     So a filter, resolver or listener sees the changes in the order of the queue. From the moment when several members
     share the region, its changes take the fast path, and a thread notifies its listeners (`notify_listeners`): no lock
     is held while a change waits for replicas.
     """
+
+    if TYPE_CHECKING:  # Compiled: see pywan._core.
+
+        @property
+        def region(self) -> MemberRegion: ...
 
     def __init__(
         self,
@@ -89,14 +96,10 @@ class CallbackPath:
         listeners: Iterable[CacheListener],
         resolver: GatewayConflictResolver | None,
     ) -> None:
-        self._region, self._site = region, site
-        self.lock = CallbackLock(region.name)
-        # The lock guards the fields below. `_listeners` may be read without the lock.
-        self._listeners = tuple(listeners)
-        self._told: CacheListener | None = None  # The listener that the thread is notifying.
-        self._resolver = resolver
-        self._senders: dict[_core.EventQueue, Any] = {}  # The SenderCore of each attached queue.
+        self._senders: dict[_core.EventQueue, Any] = {}  # The SenderCore of each attached queue. `lock` guards it.
         self._lines = Lines(log)  # Limits the log lines about callbacks and events that fail.
+        self.set_listeners(tuple(listeners), overrides)
+        self.resolver = resolver
 
     # The callbacks. The caller of each method holds the lock, and then asks `is_needed`.
 
@@ -104,23 +107,10 @@ class CallbackPath:
         self._senders = senders
 
     def set_resolver(self, resolver: GatewayConflictResolver | None) -> None:
-        self._resolver = resolver
+        self.resolver = resolver
 
     def add_listener(self, listener: CacheListener) -> None:
-        self._listeners += (listener,)
-
-    @property
-    def has_listeners(self) -> bool:
-        return bool(self._listeners)
-
-    @property
-    def listeners(self) -> tuple[CacheListener, ...]:
-        return self._listeners
-
-    @property
-    def told(self) -> CacheListener | None:
-        """The listener that `notify_listeners` is notifying now."""
-        return self._told
+        self.set_listeners((*self.listeners, listener), overrides)
 
     def wait_until_shared(self) -> None:
         """Returns when the last change with callbacks is through. The region is shared already."""
@@ -132,7 +122,7 @@ class CallbackPath:
         """Whether changes must go through this path, because the region has callbacks."""
         if any(sender.filters.decides_enqueue for sender in self._senders.values()):
             return True
-        return not self._region.is_shared and (bool(self._listeners) or self._resolver is not None)
+        return not self.region.is_shared and (bool(self.listeners) or self.resolver is not None)
 
     # Changes
 
@@ -199,16 +189,16 @@ class CallbackPath:
             return _core.FAILED_REGION_NOT_FOUND
         except Exception:
             self._lines.exception(
-                "region %s: a remote %s of key %r failed", self._region.name, OPERATIONS[change.operation], change.key
+                "region %s: a remote %s of key %r failed", self.region.name, OPERATIONS[change.operation], change.key
             )
             return _core.FAILED_OTHER
 
     def _made_here(self, event_id: tuple[int, int, int] | None = None, call: Call | None = None) -> Origin:
-        return Origin(self._site, b"", event_id or self._region.next_event_id(), call=call)
+        return Origin(self.site, b"", event_id or self.region.next_event_id(), call=call)
 
     def _make(self, change: Change) -> str:
         """Makes a change, together with the callbacks. Returns the outcome."""
-        if not self._region.is_shared:
+        if not self.region.is_shared:
             try:
                 with self.lock:
                     return self._make_alone(change)
@@ -219,7 +209,7 @@ class CallbackPath:
     def _make_shared(self, change: Change) -> str:
         """Makes a change of a region that several members hold. The primary of the bucket asks the filters, and holds
         no lock meanwhile: the filters may see two changes of a key in a different order from the changes themselves."""
-        region, verdicts = self._region, Verdicts()
+        region, verdicts = self.region, Verdicts()
         while True:
             try:
                 outcome = region.change(
@@ -254,12 +244,12 @@ class CallbackPath:
     def _make_alone(self, change: Change) -> str:
         """Asks the callbacks, makes the change, and notifies the listeners. Returns the outcome. The caller holds the
         lock. _IsShared: nothing was done."""
-        region, operation, key, version = self._region, change.operation, change.key, change.version
-        old = region.lookup(key) if self._listeners or self._resolver is not None else None
+        region, operation, key, version = self.region, change.operation, change.key, change.version
+        old = region.lookup(key) if self.listeners or self.resolver is not None else None
         is_remote = version is not None
         origin, flags = change.origin, change.origin.flags
         value, ask = change.value, _core.ASK_NOBODY
-        may_ask = _core.ASK_RESOLVER if self._resolver is not None and is_remote else _core.ASK_NOBODY
+        may_ask = _core.ASK_RESOLVER if self.resolver is not None and is_remote else _core.ASK_NOBODY
         outcome = region.decide(operation, key, version, may_ask, value if is_remote else None, change.condition, flags)
         if outcome == "ask":
             helper = self._resolve(change, old)
@@ -303,7 +293,7 @@ class CallbackPath:
             )
         if outcome in _DONE or outcome == "same":
             self._park_withheld(name, change, value, verdicts)
-        if outcome in _DONE and self._listeners and (name != "destroy" or (old is not None and old[3])):
+        if outcome in _DONE and self.listeners and (name != "destroy" or (old is not None and old[3])):
             self._tell_listeners(name, change, value, old)
         return outcome
 
@@ -311,10 +301,10 @@ class CallbackPath:
         """Asks the filters of each queue that the event would enter, if they were not asked yet. The core names the
         queues."""
         event = None
-        for queue in self._region.unasked(change.origin, verdicts):
+        for queue in self.region.unasked(change.origin, verdicts):
             if event is None:
                 event = GatewayQueueEvent(
-                    self._region.name,
+                    self.region.name,
                     operation,
                     change.key,
                     None if operation == "destroy" else value,
@@ -335,8 +325,8 @@ class CallbackPath:
                 continue
             origin, version = change.origin, change.version
             if version is None:
-                entry = self._region.lookup(change.key)  # A member without entries cannot tell the stamp.
-                version = (change.made_ms << 16, self._site) if entry is None else (entry[1], entry[2])
+                entry = self.region.lookup(change.key)  # A member without entries cannot tell the stamp.
+                version = (change.made_ms << 16, self.site) if entry is None else (entry[1], entry[2])
             reached = {
                 site
                 for queue, other in self._senders.items()
@@ -344,7 +334,7 @@ class CallbackPath:
                 for site in other.attributes.reaches
             }
             record = _core.make_record(
-                self._region.name,
+                self.region.name,
                 OPERATIONS.index(operation),
                 (change.key.form, change.key.data),
                 (value.form, value.data),
@@ -359,7 +349,7 @@ class CallbackPath:
 
     def _resolve(self, change: Change, old: Entry | None) -> GatewayConflictHelper | None:
         """Returns the resolver's decision. None: the resolver failed."""
-        assert change.version is not None and self._resolver is not None
+        assert change.version is not None and self.resolver is not None
         helper = GatewayConflictHelper()
         old_value, old_stamp, old_site, _ = old if old is not None else (None, 0, 0, False)
         stamp, site = change.version
@@ -367,7 +357,7 @@ class CallbackPath:
         # the site of the event.
         name = "destroy" if change.operation == _core.DESTROY else "update"
         event = TimestampedEntryEvent(
-            self._region.face,
+            self.region.face,
             name,
             change.key.plain,
             old_value,
@@ -380,12 +370,12 @@ class CallbackPath:
             EventSequenceID(*change.origin.event_id),
         )
         try:
-            self._resolver.on_event(event, helper)
+            self.resolver.on_event(event, helper)
         except BaseException as error:
             let_through(error)
             self._lines.exception(
                 "region %s: the conflict resolver failed for key %r; the later version wins",
-                self._region.name,
+                self.region.name,
                 change.key,
             )
             return None
@@ -394,57 +384,32 @@ class CallbackPath:
     def _tell_listeners(self, operation: str, change: Change, value: Encoded, old: Entry | None) -> None:
         """Notifies the listeners of a made change. The caller holds the lock."""
         origin = change.origin
-        self._tell(
+        self.tell_event(
             EntryEvent(
-                self._region.face,
+                self.region.face,
                 operation,
-                change.key.plain,
+                change.key,
                 old[0] if old else None,
-                None if operation == "destroy" else value.plain,
-                change.argument.plain,
-                origin.site != self._site,
+                None if operation == "destroy" else value,
+                change.argument,
+                origin.site != self.site,
                 origin.site,
-                EventSequenceID(*origin.event_id),
+                origin.event_id,
                 origin.possible_duplicate,
             )
         )
 
-    def notify_listeners(self, operation: str, old: tuple[int, bytes] | None, record: bytes, may_repeat: bool) -> None:
-        """Notifies the listeners of a replicated change that this member made or followed. A single thread calls the
-        method, without the lock: a listener may wait for a second member, and a listener of the second member for the
-        first."""
-        fields = _core.record_fields(record)
-        self._tell(
-            EntryEvent(
-                self._region.face,
-                operation,
-                Encoded(*fields["key"]).plain,
-                None if old is None else Encoded(*old).plain,
-                None if operation == "destroy" else Encoded(*fields["value"]).plain,
-                Encoded(*fields["callback"]).plain,
-                fields["origin_site"] != self._site,
-                fields["origin_site"],
-                EventSequenceID(*fields["event_id"]),
-                may_repeat,
-            )
+    def log_listener_failure(self, error: BaseException, listener: Any, event: EntryEvent, argument: Any) -> None:
+        """A listener raised `error`, for an event or a list of events that begins with the event."""
+        let_through(error)
+        self._lines.exception(
+            "region %s: the listener %r failed %s a %s of key %r",
+            self.region.name,
+            listener,
+            "after" if argument is event else f"for a list of {len(argument)} events, the first of them",
+            event.operation,
+            event.key,
         )
-
-    def _tell(self, event: EntryEvent) -> None:
-        operation, key = event.operation, event.key
-        for listener in self._listeners:
-            self._told = listener
-            try:
-                getattr(listener, f"after_{operation}")(event)
-            except BaseException as error:
-                let_through(error)
-                self._lines.exception(
-                    "region %s: the listener %r failed after a %s of key %r",
-                    self._region.name,
-                    listener,
-                    operation,
-                    key,
-                )
-        self._told = None
 
     # Repair of the clock
 
@@ -454,7 +419,7 @@ class CallbackPath:
 
         Filters are asked. Listeners are not notified, since nothing changes for listeners.
         """
-        region = self._region
+        region = self.region
         with self.lock:
             old = region.lookup(key)
             if old is None:
@@ -482,13 +447,13 @@ class CallbackPath:
         The entry of the event's key has an older version than the event. Either a repair was killed, or the entry came
         from a remote site after a restart without entries. An entry of this site only gets a new stamp.
         """
-        region, fields = self._region, _core.record_fields(record)
+        region, fields = self.region, _core.record_fields(record)
         key = Encoded(*fields["key"])
         entry = region.lookup(key)
         if entry is None or entry[1] >= repair.began:
             return False
         is_destroy = fields["operation"] == _core.DESTROY
-        if entry[2] == self._site or (is_destroy and not entry[3]):
+        if entry[2] == self.site or (is_destroy and not entry[3]):
             return self.restamp(repair, key)
         if not is_destroy:
             region.put(key, Encoded(*fields["value"]), Encoded(*fields["callback"]))

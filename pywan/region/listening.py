@@ -43,11 +43,9 @@ class Listening:
         self._region.callbacks.wait_until_shared()
         _core.call_for_listeners()
         while not self._ends:
-            happened = self._changelog.next_notification(WAIT_MS)
-            if happened is not None and not self._ends:
-                self._region.callbacks.notify_listeners(*happened)
-                if self._changelog.notifications_dropped != self._said_in_all:
-                    self.watch()
+            told = self._region.callbacks.notify_listeners(self._changelog, WAIT_MS)
+            if told and not self._ends and self._changelog.notifications_dropped != self._said_in_all:
+                self.watch()
 
     def watch(self) -> None:
         """Drops changes that wait for a stuck listener, if callers wait for the room. Logs how many changes were

@@ -158,7 +158,7 @@ class MemberRegion(_core.RegionCore):
         primary. The method waits for no callback."""
         with self._listening_lock:
             self._each_tells = reads_replicas
-            if self.callbacks.has_listeners:
+            if self.callbacks.listeners:
                 self._keep_notifications(changelog)  # Before the first change, so that listeners get every change once.
             super().share(changelog, route, reads_replicas, content)
             self._shared_changelog = changelog
@@ -167,7 +167,7 @@ class MemberRegion(_core.RegionCore):
 
     def _listen(self) -> None:
         with self._listening_lock:
-            if self._shared_changelog is not None and self._listening is None and self.callbacks.has_listeners:
+            if self._shared_changelog is not None and self._listening is None and self.callbacks.listeners:
                 self._keep_notifications(self._shared_changelog)
                 self._listening = Listening(self, self._shared_changelog)
 

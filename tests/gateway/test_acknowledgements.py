@@ -139,7 +139,8 @@ class Telling(CacheListener):
 
 def shown(event: EntryEvent) -> tuple:
     """What a listener is told, apart from the region."""
-    return (*event[1:8], event.possible_duplicate)
+    change = (event.operation, event.key, event.old_value, event.new_value, event.callback_argument)
+    return (*change, event.is_origin_remote, event.origin_site, event.possible_duplicate)
 
 
 def both_receive(region, *told: Telling) -> bool:

@@ -15,7 +15,7 @@ from pywan._core.values.column_views cimport ColumnView, column_row
 from pywan._core.values.columns cimport Column
 from pywan._core.values.operations import operation_codes
 from pywan._core.region.bulk cimport BulkEntries
-from pywan._core.region.region_changes cimport encode_callback
+from pywan._core.region.told_changes cimport encode_callback
 from pywan._core.region.put_rows cimport failure_text, key_fault
 from pywan._core.region.region_state cimport region_core
 

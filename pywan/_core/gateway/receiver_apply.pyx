@@ -1,9 +1,10 @@
 # Applies the records of a section to the tables of regions, in the order of their sequences. The unit recognises known
 # records and gaps, and notes the result of every record.
-from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
+from pywan._core.c_python cimport PyGILState_Ensure, PyGILState_Release
 from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
@@ -21,7 +22,10 @@ from pywan._core.gateway.stream_memory cimport begin_section
 from pywan._core.region.apply_event cimport (
     ASKED_NOT_PRIMARY, ASKED_LOST, EVENT_LOST, EVENT_NOT_TAKEN, region_apply_event)
 from pywan._core.region.put cimport change_from_record, origin_from_record, region_change
+from pywan._core.region.region_callbacks cimport RegionCallbacks
 from pywan._core.region.region_state cimport origin, region_core
+from pywan._core.region.region cimport RegionCore
+from pywan._core.region.told_changes cimport apply_and_tell, callbacks_of
 from pywan._core.wire.stream cimport buffer_frame
 
 cdef enum:
@@ -31,6 +35,8 @@ cdef enum:
     # each record waits for the fetched lines.
     GROUP_RECORDS = 4
     RING_RECORDS = 16
+    # So many events meet callbacks before the thread lets other threads have the GIL.
+    HELD_EVENTS = 1000
 
 
 cdef enum:
@@ -42,6 +48,12 @@ cdef enum:
 
 # Results that `callback_apply` returns.
 APPLY_DONE, APPLY_LOST, APPLY_NOT_PRIMARY = <int>APPLIED, <int>LOST, <int>NOT_PRIMARY
+
+
+cdef inline bint is_looked_up(ReceiverApply session, uint16_t number) noexcept nogil:
+    """Whether `region_of` may look for the region, which may wait for locks."""
+    cdef region_slot *slot = slot_of(session, number)
+    return slot == NULL or slot.core == NULL or wan_flag_read(&slot.core.closed)
 
 
 cdef object place_bytes(const wan_source_place *place):
@@ -64,6 +76,8 @@ cdef class ReceiverApply(ReceiverRounds):
         if is_ahead(self, record):
             return WAN_FAILED_FUTURE_STAMP
         if core.changelog != NULL:
+            if self.holds_gil:
+                self.end_callbacks()
             return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
         if wan_flag_read(&core.logged):
             wan_flag_set(&self.memory.streams.must_wait, 1)
@@ -71,8 +85,16 @@ cdef class ReceiverApply(ReceiverRounds):
         change_from_record(&change, record, hash)
         origin_from_record(&from_, record, possible_duplicate)
         from_.place = self.place_of(partition, sequence)
-        status = region_change(core, &change, &from_, NULL, &outcome)
+        status = WAN_SLOW
+        if core != self.told_core:
+            if self.holds_gil:
+                self.end_callbacks()
+            status = region_change(core, &change, &from_, NULL, &outcome)
         if status == WAN_SLOW:
+            self.untold = PROGRESS_RECORDS
+            self.begin_callbacks()
+            status = self.apply_told(core, record.region, &change, &from_, &outcome)
+        if status == WAN_SLOW or (status == WAN_OK and outcome == WAN_ASK):
             self.untold = PROGRESS_RECORDS
             result = self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
             if result != NOT_PRIMARY:
@@ -81,6 +103,8 @@ cdef class ReceiverApply(ReceiverRounds):
         if status == WAN_CLOSED:
             return WAN_FAILED_REGION_NOT_FOUND
         if status == WAN_NOT_PRIMARY:     # Members share the region since a moment ago.
+            if self.holds_gil:
+                self.end_callbacks()
             return self.apply_shared(core, record, hash, partition, sequence, possible_duplicate)
         if status == WAN_TOO_LARGE:     # The event will never fit, so the sender must not wait.
             self.note_too_large()
@@ -97,6 +121,69 @@ cdef class ReceiverApply(ReceiverRounds):
         elif outcome <= WAN_DESTROYED:
             note_applied(self, core)
         return APPLIED
+
+    # The callbacks of a section. The thread takes the GIL once for many events, and not for each event.
+
+    cdef void begin_callbacks(self) noexcept nogil:
+        """The thread has the GIL until `end_callbacks`. It gives the GIL to other threads after many events, and Python
+        does so while a listener runs."""
+        self.held_events += 1
+        if self.holds_gil and self.held_events > HELD_EVENTS:
+            self.end_callbacks()
+        if not self.holds_gil:
+            self.gil, self.holds_gil, self.held_events = PyGILState_Ensure(), True, 1
+
+    cdef void end_callbacks(self) noexcept nogil:
+        """The thread gives back the GIL. Before everything that waits."""
+        self.end_list()
+        self.holds_gil = False
+        PyGILState_Release(self.gil)
+
+    cdef void end_list(self) noexcept with gil:
+        """Hands the events of the open list to their listeners."""
+        cdef RegionCallbacks told = self.told
+        self.told, self.told_core = None, NULL
+        try:
+            if self.has_list:
+                self.has_list = False
+                try:
+                    told.close_list()
+                finally:
+                    told.lock.leave()
+        except BaseException as error:
+            report_unraisable("a listener", error)
+        finally:
+            end_if_strayed(self.born, "a gateway receiver")
+
+    cdef bint begin_region(self, region_core *core, uint16_t region) except -1:
+        """The next events are those of a region. If it has listeners with `after_events`, they get lists from now on,
+        and the callback lock is held until `end_list`, so that no other change comes between. False: changes of the
+        region go through Python."""
+        if self.told_core != NULL:
+            self.end_list()
+        self.told = callbacks_of((<RegionCore?>self.cores[region]).state)
+        if self.told is None:
+            return False
+        if self.told.list_methods:
+            self.told.lock.enter()
+            self.told.open_list()
+            self.has_list = True
+        self.told_core = core
+        return True
+
+    cdef wan_status apply_told(self, region_core *core, uint16_t region, wan_change *change, origin *from_,
+                               wan_outcome *outcome) noexcept with gil:
+        """Applies an event with the listeners of its region, in a section. As `apply_and_tell`."""
+        outcome[0] = WAN_ASK                # An error before the change: Python tries again, and reports.
+        try:
+            if core != self.told_core and not self.begin_region(core, region):
+                return WAN_SLOW
+            return apply_and_tell(core, self.told, change, from_, outcome)
+        except BaseException as error:
+            report_unraisable("applying an event", error)
+        finally:
+            end_if_strayed(self.born, "a gateway receiver")
+        return WAN_OK
 
     cdef const wan_source_place *place_of(self, uint32_t partition, uint64_t sequence) noexcept nogil:
         """Returns the place of an event in its stream. NULL: the sender has no name, or the event is applied out of
@@ -214,6 +301,8 @@ cdef class ReceiverApply(ReceiverRounds):
             unremembered.last = before
             slot = &unremembered
         is_applied = self.apply_run(section, at, partition, slot, &unremembered, expected)
+        if self.holds_gil:
+            self.end_callbacks()
         wan_lock_release(&partition.slot.lock)
         forget_applied(&unremembered)
         return is_applied
@@ -279,6 +368,8 @@ cdef class ReceiverApply(ReceiverRounds):
                 at += wan_record_length(record)
                 records[k] = record
                 sequences[k] = wan_section_sequence(section, run, number)
+                if self.holds_gil and is_looked_up(self, record.region):
+                    self.end_callbacks()
                 cores[k] = region_of(self, record.region) if sequences[k] > floor else NULL
                 if partition.run != NULL and record.region != partition.region:
                     self.note_stranger(section, sequences[k])
@@ -309,6 +400,8 @@ cdef class ReceiverApply(ReceiverRounds):
                     # No thread waits for other members under the lock. Meanwhile another connection may apply the same
                     # events, or begin a later timeline of the stream. The replicated part of this timeline is known
                     # now.
+                    if self.holds_gil:
+                        self.end_callbacks()
                     if not self.turn_over_unlocked(partition):
                         return 0
                     if handled[self.current ^ 1] and not begin_to_wait(self, section.partition):
@@ -407,6 +500,8 @@ cdef class ReceiverApply(ReceiverRounds):
                                                section.partition, NO_PLACE,
                                                number < section.duplicates or record.flags & WAN_FLAG_REPEATED)
                         record = <const wan_record *>(<const uint8_t *>record + wan_record_length(record))
+                if self.holds_gil:
+                    self.end_callbacks()
                 wan_lock_release(&partition.slot.lock)
             section += 1
         self.add_applied()

@@ -25,7 +25,6 @@ cdef class RegionCalls:
 cdef int put_one(CompiledRegion self, key, value, callback_argument) except -1
 cdef bint destroy_one(CompiledRegion self, key, callback_argument) except -1
 cdef object get_one(CompiledRegion self, key, default)
-cdef object encode_callback(argument, encoded *out)
 cdef object no_answer(CompiledRegion self, key, bint in_doubt, uint64_t began)
 cdef int check_replicas(CompiledRegion self, key, uint32_t bucket, uint64_t sequence, bint is_repeat) except -1
 

@@ -24,6 +24,7 @@ from pywan._core.region.region_columns cimport region_put_columns
 from pywan._core.region.region_state cimport (
     IF_ABSENT, IF_EQUAL, IF_THERE, IF_VALUE, attachment, condition, decision, origin, region_core)
 from pywan._core.region.region_walk cimport region_change_here, region_packed, sum_shards
+from pywan._core.region.told_changes cimport change_through_path, encode_callback, outcome_name
 from pywan._core.base.gil cimport gil_back, gil_may_go, lock_take_with_gil
 from pywan._core.base.status cimport detail_text, raise_for
 from pywan._core.values.tagged cimport described, show
@@ -600,8 +601,9 @@ cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, cal
     """Takes a change through the user's callbacks, at the primary of the bucket. Returns the outcome."""
     cdef encoded encoded_key
     cdef uint64_t began, outer
+    cdef condition *wanted = &condition_.wanted if condition_ is not None else NULL
     if self.region.changelog == NULL:
-        return change_through_path(self, operation, key, value, callback_argument, timestamp_ms, condition_)
+        return change_through_path(self, operation, key, value, callback_argument, timestamp_ms, wanted, condition_)
     began = wan_monotonic_us()
     outer = enter_call(self)
     try:
@@ -614,17 +616,9 @@ cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, cal
                 if not isinstance(outcome, str):    # The callbacks would make a second change.
                     raise no_answer(self, key, True, began)
                 return outcome
-        return change_through_path(self, operation, key, value, callback_argument, timestamp_ms, condition_)
+        return change_through_path(self, operation, key, value, callback_argument, timestamp_ms, wanted, condition_)
     finally:
         leave_call(outer)
-
-
-cdef str change_through_path(CompiledRegion self, int operation, key, value, callback_argument, int64_t timestamp_ms,
-                             Condition condition_):
-    """Takes a change through the user's callbacks on this member."""
-    if condition_ is None and not timestamp_ms:
-        return self.change_by_callbacks(operation, key, value, callback_argument)
-    return self.change_by_callbacks(operation, key, value, callback_argument, timestamp_ms, condition_)
 
 
 cdef str finish_shared(CompiledRegion self, wan_change *change, origin *from_, decision *decided,
@@ -868,19 +862,3 @@ cdef int change_key_here(CompiledRegion self, const encoded *encoded_key, uint8_
     if status != WAN_OK:
         self.fail(status, "local destroy" if flag == WAN_LOGGED_FORGET else "invalidate")
     return found
-
-
-cdef object outcome_name(wan_outcome outcome):
-    """The name of an outcome, as `RegionChanges.change` returns it."""
-    return ("created", "updated", "destroyed", "missing", "lost", "ask", "no memory", "unmet", "same",
-            "forgotten")[<int>outcome]
-
-
-cdef object encode_callback(argument, encoded *out):
-    """As `encode`, for a callback argument."""
-    holder = encode(argument, out)
-    if out.length > WAN_CALLBACK_BYTES_MAX:
-        from pywan.errors import EventTooLargeError
-        raise EventTooLargeError(f"a callback argument of {out.length} bytes is over the limit of"
-                                 f" {WAN_CALLBACK_BYTES_MAX} bytes; nothing was stored")
-    return holder

@@ -11,6 +11,8 @@ from pywan._core.values.column_views cimport column_row
 from pywan._core.values.columns cimport Column
 from pywan._core.region.put_rows cimport bulk_result, failure_text, key_fault, region_put_rows
 from pywan._core.region.compiled_region cimport OneWait, CompiledRegion
+from pywan._core.region.region_callbacks cimport EVENTS_TOGETHER
+from pywan._core.region.told_changes cimport begin_list, change_through_path, end_list
 from pywan._core.values.tagged cimport Encoded
 from pywan._core.values.operations import operation_codes
 
@@ -140,6 +142,21 @@ cdef int64_t put_rows_shared(CompiledRegion self, Column key_column, Column valu
 cdef int64_t put_rows_by_callbacks(CompiledRegion self, Column key_column, Column value_column, const uint8_t *codes,
                                    const int64_t *stamps, int64_t row, list failures) except -1:
     """Puts the rows from `row` on, through the user's callbacks. Returns how many took effect."""
+    cdef int64_t applied = 0, end
+    while row < key_column.view.length:
+        end = min(key_column.view.length, row + EVENTS_TOGETHER)
+        callbacks = begin_list(self)
+        try:
+            applied += put_some_by_callbacks(self, key_column, value_column, codes, stamps, row, end, failures)
+        finally:
+            end_list(callbacks)
+        row = end
+    return applied
+
+
+cdef int64_t put_some_by_callbacks(CompiledRegion self, Column key_column, Column value_column, const uint8_t *codes,
+                                   const int64_t *stamps, int64_t row, int64_t end, list failures) except -1:
+    """Puts the rows from `row` up to `end`, as `put_rows_by_callbacks`."""
     cdef const uint8_t *data
     cdef const uint8_t *value_data = NULL
     cdef uint32_t length, value_length = 0
@@ -147,7 +164,7 @@ cdef int64_t put_rows_by_callbacks(CompiledRegion self, Column key_column, Colum
     cdef int64_t applied = 0
     cdef int wrong
     from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
-    for row in range(row, key_column.view.length):
+    for row in range(row, end):
         column_row(&key_column.view, row, &data, &length, &form)
         operation = codes[row] if codes != NULL else WAN_UPDATE
         value = None
@@ -163,7 +180,8 @@ cdef int64_t put_rows_by_callbacks(CompiledRegion self, Column key_column, Colum
             continue
         try:
             key = Encoded(form, PyBytes_FromStringAndSize(<const char *>data, length))
-            outcome = self.change_by_callbacks(operation, key, value, None, stamps[row] if stamps != NULL else 0)
+            outcome = change_through_path(self, operation, key, value, None, stamps[row] if stamps != NULL else 0, NULL,
+                                          None)
         except (QueueFullError, DiskError, RegionNotFoundError) as error:
             raise type(error)(f"put_columns stopped at row {row}: {error} (the rows before were stored)") from error
         applied += outcome in ("created", "updated", "destroyed")
