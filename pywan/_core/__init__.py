@@ -73,6 +73,7 @@ from pywan._core.region.changelog import (
 )
 from pywan._core.region.clock_repair import ClockRepair
 from pywan._core.region.enqueue import WITHHELD
+from pywan._core.region.event_filters import EventFilters
 from pywan._core.region.region import RegionCore, RegionFace, _Nothing, core_of_face
 from pywan._core.region.region_callbacks import CallbackLock, EntryEvent, RegionCallbacks, region_of_callback
 from pywan._core.region.region_changes import Condition, RegionCalls, ReplicaRead
@@ -91,6 +92,7 @@ from pywan._core.values.codec import (
 from pywan._core.values.columns import Column, _column_rows, as_columns
 from pywan._core.values.names import region_name
 from pywan._core.values.operations import operation_codes
+from pywan._core.values.queue_event import OPERATIONS, GatewayQueueEvent, event_of_record
 from pywan._core.values.records import RECORD_FORMAT, make_record, record_fields
 from pywan._core.values.row_maps import encode_rows
 from pywan._core.values.tagged import Encoded, Undecodable, set_codec_hooks

@@ -6,7 +6,7 @@ Each docstring is the first sentence of the one at run time.
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from os import PathLike
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, Self, final, overload
 
 # An object with a contiguous buffer of bytes: bytes, bytearray, memoryview, numpy uint8.
 _Bytes = bytes | bytearray | memoryview
@@ -859,6 +859,81 @@ def make_record(
 ) -> bytes:
     """Returns the record of one event of that region in wire form: what `record_fields` reads."""
 
+# Filters
+
+OPERATIONS: tuple[str, str, str]
+
+@final
+class GatewayQueueEvent:
+    """An event on its way through a gateway sender's queue. Filters get it."""
+
+    def __init__(
+        self,
+        region: str,
+        operation: str,
+        key: Any,
+        value: Any,
+        callback_argument: Any,
+        *,
+        creation_timestamp: int,
+        origin_site: int,
+        possible_duplicate: bool = False,
+        event_id: tuple[int, int, int] = (0, 0, 0),
+    ) -> None: ...
+    @property
+    def region(self) -> str: ...
+    @property
+    def operation(self) -> str: ...
+    @property
+    def key(self) -> Any: ...
+    @property
+    def value(self) -> Any: ...
+    @property
+    def callback_argument(self) -> Any: ...
+    @property
+    def creation_timestamp(self) -> int: ...
+    @property
+    def origin_site(self) -> int: ...
+    @property
+    def possible_duplicate(self) -> bool: ...
+    @property
+    def event_id(self) -> Any: ...
+
+def event_of_record(record: bytes, possible_duplicate: bool = False) -> GatewayQueueEvent:
+    """Returns the event that a record in wire form holds."""
+
+class EventFilters:
+    """Calls the methods of a sender's filters."""
+
+    def __init__(
+        self,
+        *,
+        before_enqueue: Iterable[Callable[[GatewayQueueEvent], Any]] = (),
+        before_transmit: Iterable[Callable[[GatewayQueueEvent], Any]] = (),
+        after_acknowledgement: Iterable[Callable[[GatewayQueueEvent], Any]] = (),
+        substitute: Callable[[GatewayQueueEvent], Any] | None = None,
+        withholds: bool = True,
+    ) -> None:
+        """`withholds`: an event whose substitution filter fails does not leave."""
+    def failed(self, name: str, method: Any, event: GatewayQueueEvent, error: BaseException) -> None:
+        """Called if the `method` of a filter raised `error` for `event`."""
+    @property
+    def decides_enqueue(self) -> bool:
+        """Whether a filter must see an event before it is queued."""
+    @property
+    def decides_transmit(self) -> bool:
+        """Whether a filter must see an event before it is sent."""
+    @property
+    def wants_acknowledgements(self) -> bool:
+        """Whether a filter wants to hear of acknowledged events."""
+    def substitute_for(self, event: GatewayQueueEvent) -> _Form | None:
+        """Returns the (form, bytes) that the substitution filter gives."""
+    def decide_enqueue(self, event: GatewayQueueEvent) -> Any:
+        """Returns None (enqueue the event), False (it is filtered), (form, bytes) of a value to send instead of its
+        own, or WITHHELD (it must not leave, since the substitution filter failed)."""
+    def tell_acknowledged(self, records: Iterable[tuple[_Record, _Position]]) -> None:
+        """Tells the filters that these events were acknowledged."""
+
 # Frames
 
 def pack_frame(type: int, payload: _Bytes, id: int = 0, count: int = 0) -> bytes:
@@ -1350,8 +1425,7 @@ class DispatcherSession(Session):
         index: int,
         parked: EventQueue,
         *,
-        transmit_filter: Callable[[Iterable[tuple[bytes, _Position]]], Sequence[bool]] | None = None,
-        acknowledged: Callable[[Iterable[tuple[bytes, _Position]]], None] | None = None,
+        filters: EventFilters | None = None,
         on_failure: Callable[[int, int, int, tuple[str, str, Encoded]], None] | None = None,
     ) -> Self: ...
     @property
@@ -1371,12 +1445,8 @@ class DispatcherSession(Session):
         receive_timeout_ms: int = 0,
     ) -> None:
         """Sets the options of the next batches. batch_size -1: only time closes a batch."""
-    def set_callbacks(
-        self,
-        transmit_filter: Callable[[Iterable[tuple[bytes, _Position]]], Sequence[bool]] | None,
-        acknowledged: Callable[[Iterable[tuple[bytes, _Position]]], None] | None,
-    ) -> None:
-        """Replaces the user's callbacks, from the next batch on."""
+    def set_filters(self, filters: EventFilters | None) -> None:
+        """Replaces the user's filters, from the next batch on."""
     def tell_floors(self, floors: bytes) -> None:
         """Tells the receiver these tombstone watermarks (wan_floor): in a ping at once, and again on every later
         connection."""

@@ -54,9 +54,9 @@ class Lines:
         """Logs an error, without a traceback."""
         self._write(logging.ERROR, text, values, once, now_us)
 
-    def exception(self, text: str, *values: object) -> None:
-        """Logs an error with the traceback of the exception that is being handled."""
-        self._write(logging.ERROR, text, values, traceback=True)
+    def exception(self, text: str, *values: object, error: BaseException | None = None) -> None:
+        """Logs an error with the traceback of `error`, or of the exception that is being handled."""
+        self._write(logging.ERROR, text, values, traceback=True if error is None else error)
 
     def ended(self, *once: str) -> bool:
         """Forgets the lines whose `once` begins so: the trouble is over, and a later one is new. Returns whether there
@@ -96,7 +96,7 @@ class Lines:
         values: tuple[object, ...],
         once: tuple[str, ...] = (),
         now_us: int | None = None,
-        traceback: bool = False,
+        traceback: bool | BaseException = False,
     ) -> None:
         with self._lock:
             now = self._clock() if now_us is None else now_us / 1e6

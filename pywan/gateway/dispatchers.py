@@ -235,10 +235,7 @@ class Dispatchers:
                 batch_conflation=a.enable_batch_conflation,
                 **self.ends.session_options(a),
             )
-            each.session.set_callbacks(
-                filters.choose if filters.decides_transmit else None,
-                filters.tell_acknowledged if filters.wants_acknowledgements else None,
-            )
+            each.session.set_filters(filters)
         self._dispatched_by_others.configure(filters, tells=filters.wants_acknowledgements and not a.acknowledge_once)
         if self.is_running:
             self._follow_others()

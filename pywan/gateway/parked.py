@@ -13,7 +13,6 @@ from pywan._core import Encoded
 from pywan.config.attributes import QueueAttributes
 from pywan.config.values import to_int
 from pywan.errors import PywanError
-from pywan.events import event_of_record
 from pywan.gateway.logs import SenderLogs
 
 log = logging.getLogger("pywan.sender")
@@ -115,7 +114,7 @@ class ParkedEvents:
             with self.lock:
                 found = self._fresh.shown(led, limit)
         return [
-            (record, self.words_of(event_of_record(record).event_id) or _core.failure_text(reason))
+            (record, self.words_of(_core.event_of_record(record).event_id) or _core.failure_text(reason))
             for reason, record in found
         ]
 
@@ -237,7 +236,7 @@ class ParkedEvents:
 
 def shown_event(record: bytes, reason: str) -> dict[str, Any]:
     """Returns a parked event as plain values."""
-    event = event_of_record(record)
+    event = _core.event_of_record(record)
     return {
         "region": event.region,
         "operation": event.operation,

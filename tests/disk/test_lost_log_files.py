@@ -145,11 +145,11 @@ def test_a_file_that_is_cut_off_while_a_filter_looks_at_its_events_ends_no_proce
     run(
         folder,
         """
-        def cut(records):
+        def cut(event):
             os.truncate(segment, 4096)
-            return [True for _ in records]
+            return True
 
-        session = _core.DispatcherSession(queue, 0, parked, transmit_filter=cut)
+        session = _core.DispatcherSession(queue, 0, parked, filters=_core.EventFilters(before_transmit=[cut]))
         session.configure(100, -1)
         session.connected(1 << 20, 64 << 20, 1)
         frames = split_frames(session.data_to_send(1))

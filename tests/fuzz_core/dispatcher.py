@@ -32,9 +32,8 @@ class Sender:
         self.region = _core.RegionCore(f"fuzz-sender{next(_names)}", _core.Clock(), site=1, stores=False)
         self.region.attach([self.queue])
         self.parked = _core.EventQueue("parked", partitions=8)
-        self.session = _core.DispatcherSession(
-            self.queue, 0, self.parked, acknowledged=(lambda records: None) if source.random() < 0.3 else None
-        )
+        filters = _core.EventFilters(after_acknowledgement=[lambda event: None]) if source.random() < 0.3 else None
+        self.session = _core.DispatcherSession(self.queue, 0, self.parked, filters=filters)
         self.session.configure(source.choice((1, 3, 10)), -1, batch_conflation=source.random() < 0.3)
         self.now = 1
         self.puts = 0

@@ -247,13 +247,12 @@ def test_a_filter_that_takes_long_does_not_look_like_a_dead_sender():
     """Over 200 s of filtering the receiver, which bears 60 s of silence, hears pings by the driver's clock."""
     driver = Driver()
 
-    def choose(records):
-        for _ in records:
-            driver.now_us += 10 * SECOND
-            assert driver.receiver.data_to_send(driver.now_us) is not None  # By its deadlines, it is content.
-            yield True
+    def takes_long(event):
+        driver.now_us += 10 * SECOND
+        assert driver.receiver.data_to_send(driver.now_us) is not None  # By its deadlines, it is content.
+        return True
 
-    driver.dispatcher.set_callbacks(choose, None)
+    driver.dispatcher.set_filters(_core.EventFilters(before_transmit=[takes_long]))
     sent = []
 
     def send(data):

@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 
+import numpy
 import pytest
 
 from pywan import _core
@@ -587,7 +588,7 @@ def test_a_failure_of_an_event_that_was_not_sent_changes_nothing(sites, failures
 
 
 def test_a_filtered_event_leaves_the_queue_without_being_sent(sites):
-    sites.dispatcher.set_callbacks(lambda records: [b"secret" not in r for r, _ in records], None)
+    sites.dispatcher.set_filters(_core.EventFilters(before_transmit=[lambda event: event.value != "secret"]))
     sites.put(("a", "1"), ("b", "secret"), ("c", "3"))
     sites.settle()
     assert [key for key, *_ in sites.history.applied] == ["a", "c"]
@@ -597,18 +598,18 @@ def test_a_filtered_event_leaves_the_queue_without_being_sent(sites):
 
 
 def test_a_batch_of_nothing_but_filtered_events_has_them_all_acknowledged(sites):
-    sites.dispatcher.set_callbacks(lambda records: [False for _ in records], None)
+    sites.dispatcher.set_filters(_core.EventFilters(before_transmit=[lambda event: False]))
     sites.put(("a", "1"), ("b", "2"))
     sites.settle()
     assert len(sites.queue) == 0 and sites.queue.positions() == [(2, 2, 2)] and sites.history.applied == []
-    sites.dispatcher.set_callbacks(None, None)
+    sites.dispatcher.set_filters(None)
     sites.put(("c", "3"))
     sites.settle()
     assert [key for key, *_ in sites.history.applied] == ["c"]
 
 
 def test_holes_survive_a_lost_acknowledgement(sites):
-    sites.dispatcher.set_callbacks(lambda records: [b"secret" not in r for r, _ in records], None)
+    sites.dispatcher.set_filters(_core.EventFilters(before_transmit=[lambda event: event.value != "secret"]))
     sites.put(("a", "1"), ("b", "secret"), ("c", "3"))
     sites.deliver(sites.sent())
     sites.dispatcher.configure(1, -1)
@@ -618,9 +619,9 @@ def test_holes_survive_a_lost_acknowledgement(sites):
     assert [key for key, *_ in sites.history.applied] == ["a", "c", "d"]
 
 
-@pytest.mark.parametrize("verdicts", [lambda records: [], lambda records: None, lambda records: 1 / 0])
-def test_a_filter_that_answers_nonsense_holds_nothing_up(sites, verdicts):
-    sites.dispatcher.set_callbacks(verdicts, None)
+@pytest.mark.parametrize("verdict", [lambda event: numpy.array([1, 2]), lambda: True, lambda event: 1 / 0])
+def test_a_filter_that_answers_nonsense_holds_nothing_up(sites, verdict):
+    sites.dispatcher.set_filters(_core.EventFilters(before_transmit=[verdict]))
     sites.put(("a", "1"), ("b", "2"))
     sites.settle()  # All of it is sent; the lock is free.
     assert [key for key, *_ in sites.history.applied] == ["a", "b"]
@@ -629,14 +630,12 @@ def test_a_filter_that_answers_nonsense_holds_nothing_up(sites, verdicts):
 def test_after_the_acknowledgement_the_callback_sees_what_was_applied_and_not_what_failed(sites):
     told = []
     sites.history.fails["bad"] = 4
-    sites.dispatcher.set_callbacks(
-        None, lambda records: told.extend(_core.record_fields(r)["key"][1] for r, _ in records)
-    )
+    sites.dispatcher.set_filters(_core.EventFilters(after_acknowledgement=[lambda event: told.append(event.key)]))
     sites.put(("a", "1"), ("bad", "2"), ("b", "3"))
     data = sites.sent()
     assert told == []
     sites.dispatcher.receive_data(sites.deliver(data))
-    assert told == [b"a", b"b"]
+    assert told == ["a", "b"]
 
 
 def test_batch_conflation_sends_the_newest_update_of_a_key_and_every_create_and_destroy(sites):

@@ -1,10 +1,12 @@
 """Changes go through the user's Python: event filters, substitution, listeners, and the events that they see."""
 
+import gc
 import threading
 import time
 
 import pytest
 
+import pywan
 from pywan import CacheListener, GatewayConflictResolver, GatewayEventFilter, GatewayEventSubstitutionFilter
 from pywan.errors import ConfigurationError, IllegalStateError
 from pywan.gateway import dispatchers
@@ -186,6 +188,100 @@ def test_a_filter_that_raises_loses_nothing(network, parallel, caplog):
     network.settle()
     assert len(ln.data) == 100
     assert "broken at enqueue" in caplog.text and len(caplog.records) < 30
+
+
+@both
+@pytest.mark.parametrize("method", ["before_enqueue", "before_transmit", "after_acknowledgement"])
+def test_a_filter_that_raises_for_one_event_of_a_batch_names_it_and_is_asked_about_the_others(
+    network, parallel, method, caplog
+):
+    asked = []
+
+    class Sometimes(GatewayEventFilter):
+        pass
+
+    def sometimes(self, event):
+        asked.append(event.key)
+        if event.key == 5:
+            raise ValueError("no answer about this one")
+        return event.key != 7
+
+    setattr(Sometimes, method, sometimes)
+    ny, ln, sender = link(
+        network, parallel, batch_size=100, dispatcher_threads=1, gateway_event_filters=[Sometimes(), Recorder()]
+    )
+    sender.pause()
+    ny.data.put_columns(list(map(str, range(10))), list(map(str, range(10))))  # Of another form than the keys below.
+    for n in range(10):
+        ny.data[n] = n
+    sender.resume()
+    network.settle()
+    assert sorted(key for key in asked if isinstance(key, int)) == list(range(10)) and len(asked) == 20
+    refused = set() if method == "after_acknowledgement" else {7}
+    assert {key for key in ln.data if isinstance(key, int)} == {*range(10)} - refused
+    (line,) = [record for record in caplog.records if method in record.getMessage()]
+    assert "<create of 5 in data>" in line.getMessage() and "no answer about this one" in str(line.exc_info[1])
+    assert sender.ledger()["balanced"]
+
+
+def test_all_filters_hear_of_an_acknowledgement_in_their_order(network):
+    told = []
+
+    class Each(GatewayEventFilter):
+        def __init__(self, name):
+            self.name = name
+
+        def before_transmit(self, event):
+            told.append((self.name, event.key))
+            return event.key != self.name
+
+        def after_acknowledgement(self, event):
+            told.append((self.name, event.key, "there"))
+
+    ny, _ln, sender = link(network, False, dispatcher_threads=1, gateway_event_filters=[Each("a"), Each("b")])
+    sender.pause()
+    ny.data.put_all({"a": 1, "b": 2, "c": 3})
+    sender.resume()
+    network.settle()
+    assert told[:5] == [("a", "a"), ("a", "b"), ("b", "b"), ("a", "c"), ("b", "c")]
+    assert told[5:] == [("a", "c", "there"), ("b", "c", "there")]
+
+
+class Weighed:
+    """A value that notes when it is decoded."""
+
+    decoded = 0
+
+    def __init__(self, weight):
+        self.weight = weight
+
+    @classmethod
+    def read(cls, data):
+        cls.decoded += 1
+        return cls(int(data))
+
+
+def test_an_event_that_is_kept_decodes_its_parts_when_they_are_read_first(network):
+    pywan.register_serializer(Weighed, lambda it: b"%d" % it.weight, Weighed.read, name="weighed")
+    recorder = Recorder()
+    ny, _ln, sender = link(network, False, dispatcher_threads=1, gateway_event_filters=[recorder])
+    for n in range(300):
+        ny.data.put(n, Weighed(n), callback_argument=["why", n])
+    ny.data.put_columns([b"%d" % n for n in range(300)], [b"v%d" % n for n in range(300)])
+    network.settle()
+    sender.stop()
+    Weighed.decoded = 0
+    for n in range(300):  # What the queue had is written over.
+        ny.data[n] = bytes(1000)
+    gc.collect()
+    for seen in (recorder.enqueued[:600], recorder.transmitted[:600], recorder.acknowledged[:600]):
+        before = Weighed.decoded
+        assert [event.key for event in seen] == [*range(300), *(b"%d" % n for n in range(300))]
+        assert [event.callback_argument for event in seen[:300]] == [["why", n] for n in range(300)]
+        assert Weighed.decoded == before
+        assert [event.value.weight for event in seen[:300]] == list(range(300))
+        assert [event.value for event in seen[300:]] == [b"v%d" % n for n in range(300)]
+        assert seen[0].value is seen[0].value and Weighed.decoded == before + 300
 
 
 class Shout(GatewayEventSubstitutionFilter):

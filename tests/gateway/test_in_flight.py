@@ -36,13 +36,12 @@ class InFlightMachine(RuleBasedStateMachine):
         self.region.attach([self.queue])
         self.parked_queue = _core.EventQueue("parked", partitions=REASONS)
         self.told, self.acknowledged = [], []
+        self.places = {}  # (partition, sequence) of each key.
         self.session = _core.DispatcherSession(
             self.queue,
             0,
             self.parked_queue,
-            acknowledged=(lambda records: self.acknowledged.extend(place[:2] for _, place in records))
-            if asks
-            else None,
+            filters=_core.EventFilters(after_acknowledgement=[self.note_acknowledged]) if asks else None,
             on_failure=lambda *what: self.told.append(what[:3]),
         )
         self.session.configure(batch_size, -1)
@@ -52,8 +51,8 @@ class InFlightMachine(RuleBasedStateMachine):
         self.ever_sent, self.failed, self.delivered = set(), [], []
         self.connect(1000, 1 << 20)
 
-    def note_acknowledged(self, records):
-        self.acknowledged += [place[:2] for _, place in records]
+    def note_acknowledged(self, event):
+        self.acknowledged.append(self.places[event.key])
 
     def connect(self, credit_events, credit_bytes):
         self.session.connected(credit_events, credit_bytes, self.now_us)
@@ -78,6 +77,7 @@ class InFlightMachine(RuleBasedStateMachine):
         self.region.put(b"key%d" % self.keys, bytes(size))
         (number,) = (n for n in range(PARTITIONS) if self.appended()[n] != before[n])
         self.waiting[number].append(self.appended()[number])
+        self.places[b"key%d" % self.keys] = number, self.appended()[number]
 
     @rule()
     def send(self):

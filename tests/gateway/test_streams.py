@@ -413,10 +413,8 @@ def test_own_partitions_and_streams_go_in_one_batch():
 
 
 def test_holes_and_batches_of_nothing_but_filtered_events_keep_the_numbering():
-    def leaves(records):
-        return [_core.record_fields(record)["value"][1] != b"x" for record, _ in records]
-
-    with members(transmit_filter=leaves) as (sender, remote, _):
+    filters = _core.EventFilters(before_transmit=[lambda event: event.value != "x"])
+    with members(filters=filters) as (sender, remote, _):
         sender.lead()
         sender.put("1", "x", "x", "2")
         sender.settle()
@@ -453,7 +451,7 @@ def test_a_bucket_that_begins_anew_is_named_again_and_its_events_are_new():
 @pytest.mark.parametrize("failing", [False, True])
 def test_an_acknowledgement_of_an_earlier_timeline_removes_and_parks_nothing(failing):
     told = []
-    with members(acknowledged=told.extend) as (sender, remote, site):
+    with members(filters=_core.EventFilters(after_acknowledgement=[told.append])) as (sender, remote, site):
         site.stop_carrying()
         sender.lead()
         if failing:

@@ -163,19 +163,19 @@ def test_events_that_a_filter_looks_at_while_the_region_is_shared_stay_where_the
     """The filter runs without the queue's lock, between the peek and the laying out of the batch."""
     asked = []
 
-    def filter_half(records):
+    def filter_half(event):
         if not asked:
             later.share()
             put_some(later, 3000, "w")  # What lay where the events were would be written over.
-        asked.extend(records)
-        return [n % 2 == 0 for n in range(len(asked))]
+        asked.append(event)
+        return len(asked) % 2 == 1
 
-    later.dispatcher.set_callbacks(filter_half, None)
+    later.dispatcher.set_filters(_core.EventFilters(before_transmit=[filter_half]))
     put_some(later, 60)
     data = later.sent()
     assert len(asked) == 60 and later.ledger()["events"] == 3060
     assert sent_values(data) == [b"v%d" % n for n in range(0, 60, 2)]
-    later.dispatcher.set_callbacks(None, None)
+    later.dispatcher.set_filters(None)
     later.dispatcher.receive_data(later.deliver(data))
     assert later.ledger()["events"] == 3060 and later.ledger()["filtered_transmit"] == 0
     lead(later.queue, region=later.name)
@@ -196,18 +196,18 @@ def test_events_that_a_filter_looks_at_while_their_bucket_begins_anew_stay_where
     lead(later.queue, region=later.name)
     asked = []
 
-    def begin_anew(records):
+    def begin_anew(event):
         if not asked:
             for bucket in range(BUCKETS):
                 later.changelog.set_role(bucket, _core.REPLICA_LEARNER, TIMELINE, EPOCH + 1, 7)
                 for role in (_core.REPLICA_TAKING_OVER, _core.REPLICA_PRIMARY):
                     later.changelog.set_role(bucket, role, TIMELINE + 1, EPOCH + 2)
             put_some(later, puts, "w")  # What lay where the events were would be written over.
-        asked.extend(records)
-        return [keeps] * len(asked)
+        asked.append(event)
+        return keeps
 
     puts = 3000 if keeps else 0
-    later.dispatcher.set_callbacks(begin_anew, None)
+    later.dispatcher.set_filters(_core.EventFilters(before_transmit=[begin_anew]))
     put_some(later, 60)
     data = later.dispatcher.data_to_send(later.now_us)
     assert len(asked) == 60 and later.ledger()["forgotten"] == 60 and later.ledger()["events"] == puts

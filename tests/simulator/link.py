@@ -5,7 +5,6 @@ receiver remembers, order per key, positions, and the ledger."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
@@ -125,7 +124,7 @@ class Link:
                 self.queue,
                 n,
                 self.parked,
-                transmit_filter=self._filter if self.filters else None,
+                filters=_core.EventFilters(before_transmit=[self._filter]) if self.filters else None,
                 on_failure=self._on_failure,
             )
             for n in range(self.dispatchers)
@@ -204,15 +203,13 @@ class Link:
                     (fields["stamp"], fields["stamp_site"]),
                 )
 
-    def _filter(self, records: Iterable[tuple[bytes, tuple[int, int, bool]]]) -> list[bool]:
-        verdicts = []
-        for record, place in records:
-            fields = _core.record_fields(record)
-            refused = fields["key"][1].decode() in SECRET_KEYS
-            verdicts.append(not refused)
-            if refused:
-                self.excused.add(place[:2])
-        return verdicts
+    def _filter(self, event: _core.GatewayQueueEvent) -> bool:
+        if event.key not in SECRET_KEYS:
+            return True
+        for partition, sequence, record in self.queue.records(1 << 30):
+            if _core.record_fields(record)["event_id"] == event.event_id:
+                self.excused.add((partition, sequence))
+        return False
 
     def _on_failure(self, partition: int, sequence: int, reason: int, event: object) -> None:
         if reason == 0xFFFF:

@@ -11,9 +11,14 @@ from pywan._core.c_store cimport *
 from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.gateway.in_flight cimport flight
 from pywan._core.queue.queue cimport queue_append_copy, queue_can_read, queue_apply_removal
-from pywan._core.gateway.sender_callbacks cimport SenderCallbacks, record_for_callback
+from pywan._core.gateway.sender_callbacks cimport SenderCallbacks
+from pywan._core.queue.queue_acknowledged cimport taken_event
 from pywan._core.wire.session cimport Session
 from pywan._core.base.status cimport detail_text, report_unraisable
+
+
+cdef enum:
+    COPIED_AT_ONCE = 64 << 10   # About so many bytes of acknowledged events are copied for the filters under one lock.
 
 
 cdef struct parked_copy:
@@ -74,7 +79,7 @@ cdef class AckHandler:
         cdef bint is_acknowledged = True
         if failure_count and not park(self, batch, failures, failure_count):
             return False
-        if self.callbacks.acknowledged is not None:
+        if wan_flag_read(&self.callbacks.tells_acknowledged):
             self.callbacks.begin(session)
             tell_acknowledged(self, session, batch)
             self.callbacks.end(session)
@@ -231,8 +236,8 @@ cdef void leave_parked(AckHandler self, const flight *batch, const wan_failure *
         wan_lock_release(&self.gateway.lock)
         if record != NULL:
             self.callbacks.tell_failure(failures[n].partition, failures[n].sequence, failures[n].reason, &name)
-    # If there is an `acknowledged` callback, the events stay: the callback is told the whole batch at once.
-    if last < end and self.callbacks.acknowledged is None:
+    # If the filters are told of acknowledged events, the events stay: the filters are told the whole batch at once.
+    if last < end and not wan_flag_read(&self.callbacks.tells_acknowledged):
         wan_lock_take(&self.gateway.lock)
         partition = partition_of(self, batch, section_of(batch, &failures[last]))
         if partition != NULL and failures[last].sequence <= partition.peeked:
@@ -251,36 +256,67 @@ cdef bint parked_are_durable(AckHandler self) noexcept with gil:
         return False
 
 
-cdef void tell_acknowledged(AckHandler self, Session session, const flight *batch) noexcept with gil:
-    # The failed events were parked, and are holes by now.
-    cdef uint64_t sequence
-    cdef uint32_t s
-    cdef bint readable
+cdef wan_status copy_acknowledged(AckHandler self, const flight *batch, uint32_t s, uint64_t *sequence,
+                                  wan_buffer *copied) noexcept nogil:
+    """Copies events of section `s` behind `sequence`, as taken_event: all, or about COPIED_AT_ONCE bytes, so that
+    others wait no longer for the lock. *sequence: the last one; 0: all were copied. The failed events were parked, and
+    are holes by now. WAN_NO_MEMORY, WAN_IO: the event *sequence cannot be copied; the detail says why."""
     cdef wan_partition *partition
-    cdef wan_record *record
+    cdef const wan_record *record
+    cdef taken_event head
+    cdef uint64_t end = copied.used + COPIED_AT_ONCE
+    cdef wan_status status = WAN_OK
+    memset(&head, 0, sizeof(head))
+    wan_lock_take(&self.gateway.lock)
+    partition = partition_of(self, batch, s)
+    if partition == NULL:
+        sequence[0] = 0
+    while sequence[0] and copied.used < end and status == WAN_OK:
+        sequence[0] = wan_queue_next_live(partition, max(sequence[0], partition.removed + 1),
+                                          batch.section[s].through)
+        if sequence[0] == 0:
+            break
+        if not queue_can_read(self.gateway, batch.section[s].partition, sequence[0]):
+            status = WAN_IO
+            break
+        record = wan_queue_at(&self.gateway.queue, partition, sequence[0])
+        head.partition, head.sequence, head.length = (batch.section[s].partition, sequence[0],
+                                                      wan_record_length(record))
+        head.possible_duplicate = (sequence[0] <= partition.duplicate_through
+                                   or record.flags & WAN_FLAG_REPEATED != 0)
+        status = wan_buffer_reserve(copied, sizeof(head) + head.length)
+        if status == WAN_OK:
+            wan_buffer_put(copied, &head, sizeof(head))
+            wan_buffer_put(copied, record, head.length)
+            sequence[0] += 1
+    wan_lock_release(&self.gateway.lock)
+    return status
+
+
+cdef void tell_acknowledged(AckHandler self, Session session, const flight *batch) noexcept nogil:
+    cdef wan_buffer copied
+    cdef uint64_t sequence = 0
+    cdef uint32_t s = 0
+    cdef wan_status status = WAN_OK
+    memset(&copied, 0, sizeof(copied))
+    while s < batch.sections and status == WAN_OK:
+        sequence = batch.section[s].first
+        while sequence and status == WAN_OK:
+            status = copy_acknowledged(self, batch, s, &sequence, &copied)
+        if status == WAN_OK:
+            s += 1
+    if copied.used or status != WAN_OK:
+        tell_copied(self, session, &copied, status, batch.section[s].partition if s < batch.sections else 0, sequence)
+    wan_buffer_close(&copied)
+
+
+cdef void tell_copied(AckHandler self, Session session, const wan_buffer *copied, wan_status status,
+                      uint32_t partition, uint64_t sequence) noexcept with gil:
+    cdef str why = detail_text() if status != WAN_OK else None
     try:
-        raw = []
-        for s in range(batch.sections):
-            sequence = batch.section[s].first - 1
-            while True:
-                with nogil:
-                    wan_lock_take(&self.gateway.lock)
-                    partition = partition_of(self, batch, s)
-                    if partition != NULL:
-                        sequence = wan_queue_next_live(partition, max(sequence, partition.removed) + 1,
-                                                       batch.section[s].through)
-                    record = wan_queue_at(&self.gateway.queue, partition,
-                                          sequence) if partition != NULL and sequence else NULL
-                    readable = record == NULL or queue_can_read(self.gateway, batch.section[s].partition, sequence)
-                    wan_lock_release(&self.gateway.lock)
-                if not readable:
-                    from pywan.errors import DiskError
-                    raise DiskError(f"not told of events from {batch.section[s].partition}/{sequence} on: "
-                                    f"{detail_text()}")
-                if record == NULL:
-                    break
-                raw.append(record_for_callback(self.gateway, record, batch.section[s].partition, sequence))
-        if raw:
-            self.callbacks.tell_acknowledged(session, raw)
+        self.callbacks.tell_acknowledged(session, copied)
+        if why is not None:
+            from pywan.errors import DiskError
+            raise DiskError(f"not told of events from {partition}/{sequence} on: {why}")
     except BaseException as error:
         report_unraisable("after_acknowledgement", error)

@@ -22,6 +22,7 @@ cdef class BatchBuilder:
     cdef gateway_queue *gateway
     cdef uint32_t index             # The dispatcher's number in the queue.
     cdef SenderCallbacks callbacks
+    cdef bint asks                  # The filters are asked about the batch in work.
     cdef batch_options options
     cdef int pause_flag, flush_flag
     # The dispatcher's first partition for the next batch. Partitions take turns. All merged streams together have one

@@ -3,7 +3,7 @@
 from libc.stdint cimport int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memmove, memset
-from cpython.bytes cimport PyBytes_AS_STRING
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_names cimport *
 from pywan._core.c_record cimport *
@@ -15,9 +15,11 @@ from pywan._core.gateway.in_flight cimport InFlight, flight
 from pywan._core.wire.lz4 cimport lz4_bound, lz4_load, lz4_is_direct, lz4_pack, lz4_pack_behind
 from pywan._core.queue.queue cimport (
     dispatcher_signal, queue_apply_removal, queue_next_of_dispatcher, queue_refresh_ready)
-from pywan._core.gateway.sender_callbacks cimport SenderCallbacks, record_for_callback
+from pywan._core.gateway.sender_callbacks cimport SenderCallbacks, between_events
+from pywan._core.region.event_filters cimport EventFilters, is_sent
+from pywan._core.values.queue_event cimport event_of
 from pywan._core.wire.session cimport GOES_AGAIN, GOES_ON, Session
-from pywan._core.base.status cimport report_unraisable
+from pywan._core.base.status cimport end_if_strayed, report_unraisable
 from pywan._core.wire.stream cimport buffer_frame, buffer_reserve
 
 
@@ -158,6 +160,7 @@ cdef class BatchBuilder:
         cdef bint asked, waits = False
         cdef bint merges = self.index == 0 and self.gateway.queue.keeps_arrivals
         memset(&work, 0, sizeof(work))
+        self.asks = wan_flag_read(&self.callbacks.asks_transmit)
         work.wanted = self.options.events_max
         if self.records_capacity < work.wanted:
             if not grow_records(self, <uint32_t>min(<uint64_t>work.wanted,
@@ -212,9 +215,9 @@ cdef class BatchBuilder:
             sections = read_files(self, now_us, sections, &count, work.room)
         if count == 0:
             return 1
-        if self.callbacks.transmit_filter is not None:
+        if self.asks:
             self.callbacks.begin(session)
-            asked = filter_batch(self, session, sections)
+            asked = filter_batch(self, session, sections, count)
             self.callbacks.end(session)
             if not asked:
                 return 1
@@ -286,7 +289,7 @@ cdef inline void add_section(BatchBuilder self, batch_in_work *work, uint32_t nu
     if span.file != NULL:
         if lies_together(section, span):
             work.room += span.to - span.from_
-        elif self.callbacks.transmit_filter is not None:
+        elif self.asks:
             wan_queue_lengths(&self.gateway.queue, number, section.first, section.through, self.lengths + work.count)
             work.room += size
     work.sections += 1
@@ -404,7 +407,7 @@ cdef bint read_section(BatchBuilder self, const wan_section *section, const wan_
     cdef uint8_t *to = self.copied.bytes + self.copied.used
     cdef uint32_t n
     if not lies_together(section, span):
-        if self.callbacks.transmit_filter is None:
+        if not self.asks:
             return wan_store_check(self.gateway.queue.store, span) == WAN_OK
         self.copied.used += section.bytes
         return wan_queue_copy(&self.gateway.queue, span, self.records + at, self.lengths + at, section.count,
@@ -456,44 +459,79 @@ cdef inline void drop_from_batch(BatchBuilder self, wan_section *section, uint32
     counter[0] += before - self.gateway.queue.events
 
 
-cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections) noexcept with gil:
-    """Asks the user's filter. False: the session was told to stop meanwhile. Then the peeked events are queued as
-    before, and the filter is asked again."""
-    cdef uint32_t at = 0, s, _k
-    cdef bytes leaves               # One byte for each record: 1 if the record is sent.
-    cdef const char *passes
+cdef void count_duplicates(BatchBuilder self, uint32_t sections) noexcept nogil:
+    """Counts the events in front of each section that may have been applied before."""
+    cdef uint32_t s, at = 0
+    cdef wan_section *section
+    cdef uint64_t through
+    wan_lock_take(&self.gateway.lock)
+    for s in range(sections):
+        section = &self.sections[s]
+        through = self.gateway.queue.partitions[section.partition].duplicate_through
+        section.duplicates = 0
+        while section.duplicates < section.count and self.sequences[at + section.duplicates] <= through:
+            section.duplicates += 1
+        at += section.count
+    wan_lock_release(&self.gateway.lock)
+
+
+cdef bint ask_filters(BatchBuilder self, Session session, uint32_t sections, uint8_t *leaves) except -1:
+    """Asks the filters about one event after the other, and clears the byte in `leaves` of each event that a filter
+    refuses. False: the session was told to stop meanwhile."""
+    cdef EventFilters filters = self.callbacks.filters
+    cdef uint32_t at = 0, s, k
+    cdef bint repeated
+    if filters is None:
+        return True
     try:
-        raw = []
         for s in range(sections):
-            for _k in range(self.sections[s].count):
-                raw.append(record_for_callback(self.gateway, self.records[at], self.sections[s].partition,
-                                               self.sequences[at]))
+            for k in range(self.sections[s].count):
+                between_events(self.callbacks, session)
+                if wan_flag_read(&session.stop_flag):
+                    return False
+                repeated = k < self.sections[s].duplicates or self.records[at].flags & WAN_FLAG_REPEATED != 0
+                leaves[at] = is_sent(filters, event_of(self.records[at], repeated))
                 at += 1
-        verdicts = self.callbacks.ask_filter(session, raw)      # The user's Python runs before the lock is taken.
-        if len(verdicts) < len(raw) and wan_flag_read(&session.stop_flag):
-            with nogil:
-                wan_lock_take(&self.gateway.lock)
-                for s in range(sections):
-                    wan_queue_unpeek(&self.gateway.queue, self.sections[s].partition, self.sections[s].first - 1)
-                queue_refresh_ready(self.gateway, self.index)
-                wan_lock_release(&self.gateway.lock)
-            return False
-        if len(verdicts) != len(raw):
-            raise ValueError(f"{len(verdicts)} answers about {len(raw)} events")
-        at, leaves = 0, bytes(verdicts)
-        passes = PyBytes_AS_STRING(leaves)
+    finally:
+        end_if_strayed(self.callbacks.born, "a dispatcher")
+    return True
+
+
+cdef bint filter_batch(BatchBuilder self, Session session, uint32_t sections, uint32_t count) noexcept with gil:
+    """Asks the user's filters. False: the session was told to stop meanwhile. Then the peeked events are queued as
+    before, and the filters are asked again."""
+    cdef uint32_t at = 0, s, _k
+    cdef bint answered = True
+    cdef bytes verdicts             # One byte for each record: 1 if the record is sent.
+    cdef uint8_t *leaves
+    try:
+        verdicts = PyBytes_FromStringAndSize(NULL, count)
+        leaves = <uint8_t *>PyBytes_AS_STRING(verdicts)
+        memset(leaves, 1, count)
+        with nogil:
+            count_duplicates(self, sections)
+        try:
+            # The user's Python runs without a lock.
+            answered = ask_filters(self, session, sections, leaves)
+        except BaseException as error:      # The user's errors were handled before. All other events are sent.
+            report_unraisable("before_transmit", error)
         with nogil:
             wan_lock_take(&self.gateway.lock)
             for s in range(sections):
+                if not answered:
+                    wan_queue_unpeek(&self.gateway.queue, self.sections[s].partition, self.sections[s].first - 1)
+                    continue
                 for _k in range(self.sections[s].count):
-                    if not passes[at]:
+                    if not leaves[at]:
                         drop_from_batch(self, &self.sections[s], at, &self.gateway.counts.filtered_transmit,
                                         WAN_HOLE_FILTERED)
                     at += 1
+            if not answered:
+                queue_refresh_ready(self.gateway, self.index)
             wan_lock_release(&self.gateway.lock)
-    except BaseException as error:      # The user's errors were handled before. After other errors all events are sent.
+    except BaseException as error:          # No memory. All events are sent.
         report_unraisable("before_transmit", error)
-    return True
+    return answered
 
 
 cdef void conflate_batch(BatchBuilder self, uint32_t sections, uint32_t count) noexcept nogil:

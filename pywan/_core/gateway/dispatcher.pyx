@@ -11,6 +11,7 @@ from pywan._core.queue.event_queue cimport EventQueue
 from pywan._core.gateway.in_flight cimport InFlight, failures_of_flight, flight
 from pywan._core.queue.queue cimport gateway_queue
 from pywan._core.gateway.sender_callbacks cimport SenderCallbacks
+from pywan._core.region.event_filters cimport EventFilters
 from pywan._core.wire.session cimport ENDED_DONE, ENDED_TOLD, GOES_AGAIN, GOES_ON, Session
 from pywan._core.gateway.ack_handler cimport AckHandler
 from pywan._core.base.status cimport raise_for
@@ -29,9 +30,7 @@ cdef enum:
 cdef class DispatcherSession(Session):
     """The session of dispatcher `index` of a queue, over one connection after another.
 
-    `transmit_filter(records, one by one) -> list of bool` and `acknowledged(records, one by one)` are the user's
-    callbacks, or None. A record is (bytes, (partition, sequence, whether the event may have been applied before)).
-    `parked` takes failed events."""
+    `filters` has the user's filters, or is None. `parked` takes failed events."""
     cdef EventQueue queue
     cdef gateway_queue *gateway
     cdef readonly uint32_t index
@@ -51,10 +50,10 @@ cdef class DispatcherSession(Session):
     cdef int is_given_up_flag, is_refused_flag
     cdef int leave_flag                         # The connection is left as soon as no batch is in flight.
 
-    def __cinit__(self, EventQueue queue not None, uint32_t index, EventQueue parked not None, *, transmit_filter=None,
-                  acknowledged=None, on_failure=None):
+    def __cinit__(self, EventQueue queue not None, uint32_t index, EventQueue parked not None, *,
+                  EventFilters filters=None, on_failure=None):
         self.queue, self.gateway, self.index = queue, queue.gateway, index
-        self.callbacks = SenderCallbacks(transmit_filter, acknowledged, on_failure)
+        self.callbacks = SenderCallbacks(filters, on_failure)
         self.builder = BatchBuilder(queue, index, self.callbacks)
         self.flights = InFlight()
         self.ack_handler = AckHandler(queue, parked, self.callbacks)
@@ -80,9 +79,9 @@ cdef class DispatcherSession(Session):
         self.ack_handler.alert_threshold_ms = alert_threshold_ms
         self.receive_timeout_us = receive_timeout_ms * 1000 if receive_timeout_ms else RECEIVE_TIMEOUT_US
 
-    def set_callbacks(self, transmit_filter, acknowledged):
-        """Replaces the user's callbacks, from the next batch on."""
-        self.callbacks.transmit_filter, self.callbacks.acknowledged = transmit_filter, acknowledged
+    def set_filters(self, EventFilters filters):
+        """Replaces the user's filters, from the next batch on. None: no filters."""
+        self.callbacks.set_filters(filters)
 
     # Messages of other threads
 

@@ -1,6 +1,11 @@
 # Owns the user's callbacks of one dispatcher: the calls while a connection has to be kept alive, and the measured time.
 from libc.stdint cimport uint32_t, uint64_t
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
+from pywan._core.c_record cimport wan_event_name, wan_record
+from pywan._core.queue.queue_acknowledged cimport taken_event
+from pywan._core.region.event_filters cimport EventFilters, tell_acknowledged
+from pywan._core.values.queue_event cimport event_of
 from pywan._core.wire.session cimport Session
 from pywan._core.base.status cimport end_if_strayed, report_unraisable
 from pywan._core.values.names cimport region_name
@@ -10,12 +15,17 @@ cdef tuple OPERATIONS = ("create", "update", "destroy")
 
 
 cdef class SenderCallbacks:
-    """The callbacks `transmit_filter(records, one by one) -> list of bool` and `acknowledged(records, one by one)`. A
-    record is a result of `record_for_callback`."""
+    """The filters of a dispatcher's sender, and the function that hears of failed events."""
 
-    def __cinit__(self, transmit_filter, acknowledged, on_failure):
-        self.transmit_filter, self.acknowledged, self.on_failure = transmit_filter, acknowledged, on_failure
-        self.born = wan_forks
+    def __cinit__(self, EventFilters filters, on_failure):
+        self.on_failure, self.born = on_failure, wan_forks
+        self.set_filters(filters)
+
+    cdef int set_filters(self, EventFilters filters) except -1:
+        self.filters = filters
+        wan_flag_set(&self.asks_transmit, filters is not None and filters.decides_transmit)
+        wan_flag_set(&self.tells_acknowledged, filters is not None and filters.wants_acknowledgements)
+        return 0
 
     cdef void begin(self, Session session) noexcept nogil:
         """Notes the start of a call of the user's Python. `time_us` includes a long call while the call still runs."""
@@ -32,17 +42,19 @@ cdef class SenderCallbacks:
         running = now_us - since if since and now_us > since else 0      # A running callback is included.
         return wan_read(&self.spent_us) + running
 
-    cdef list ask_filter(self, Session session, list records):
-        """Asks the filter whether each record is sent. If the session was told to stop meanwhile, the filter returns
-        fewer answers than records."""
+    cdef int tell_acknowledged(self, Session session, const wan_buffer *events) except -1:
+        """Tells the filters that these events (taken_event) were acknowledged."""
+        cdef EventFilters filters = self.filters
+        cdef const taken_event *head
+        cdef uint64_t at = 0
+        if filters is None:
+            return 0
         try:
-            return [bool(verdict) for verdict in self.transmit_filter(self._until_stopped(session, records))]
-        finally:
-            end_if_strayed(self.born, "a dispatcher")
-
-    cdef int tell_acknowledged(self, Session session, list records) except -1:
-        try:
-            self.acknowledged(self._one_by_one(session, records))
+            while at < events.used:
+                head = <const taken_event *>(events.bytes + at)
+                between_events(self, session)
+                tell_acknowledged(filters, event_of(<const wan_record *>(head + 1), head.possible_duplicate))
+                at += sizeof(taken_event) + head.length
         finally:
             end_if_strayed(self.born, "a dispatcher")
         return 0
@@ -56,18 +68,3 @@ cdef class SenderCallbacks:
                     Encoded(name.key_form, PyBytes_FromStringAndSize(<const char *>name.key, name.key_length))))
         except BaseException as error:
             report_unraisable("on_failure", error)
-
-    def _one_by_one(self, Session session, list records):
-        """Keeps the connection alive before each record, so that all records together cause no time-out at the
-        receiver."""
-        for record in records:
-            end_if_strayed(self.born, "a dispatcher")
-            with nogil:
-                session.keep_alive()
-            yield record
-
-    def _until_stopped(self, Session session, list records):
-        for record in self._one_by_one(session, records):
-            if wan_flag_read(&session.stop_flag):
-                return
-            yield record
