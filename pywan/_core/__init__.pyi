@@ -1189,6 +1189,8 @@ class CallRoute:
         """The error for a call that the primary answered with these words."""
     def read(self, key: Any, began_us: int = 0) -> tuple[bool, int, bytes | None] | None:
         """Returns (whether the key exists, form of the value, bytes of the value or None)."""
+    def read_all(self, keys: list[Any]) -> list[tuple[bool, int, bytes | None]]:
+        """Returns for each key what `read` returns; never None."""
     def change(
         self,
         operation: int,

@@ -92,6 +92,8 @@ def test_the_stub_of_a_function_takes_what_the_function_takes(name, node, actual
         pytest.skip("this build tells no signature")
     a = node.args
     stubbed = [(p.arg, "positional") for p in [*a.posonlyargs, *a.args]] + [(p.arg, "keyword") for p in a.kwonlyargs]
+    if a.kwarg is not None:
+        stubbed.append((a.kwarg.arg, "positional"))
     taken = [(p.name, "keyword" if p.kind is p.KEYWORD_ONLY else "positional") for p in parameters]
     assert stubbed == taken
     defaults = dict(zip([p.arg for p in a.args][len(a.args) - len(a.defaults) :], a.defaults, strict=True))

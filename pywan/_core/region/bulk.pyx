@@ -5,7 +5,7 @@
 cimport cython
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
 from cpython.ref cimport Py_DECREF, Py_INCREF
@@ -70,7 +70,7 @@ cdef class BulkEntries:
         except Exception:
             return False
         if out.form == WAN_FORM_FLOAT:
-            out.number = (<int64_t *>&out.real)[0]
+            memcpy(&out.number, &out.real, 8)
         return holder is key
 
     cdef bint keep_packed(self, encoded *out) except -1:
@@ -202,7 +202,9 @@ cdef class BulkChange(BulkEntries):
                 return False
             if encoded_key.form == WAN_FORM_INT or encoded_key.form == WAN_FORM_FLOAT or is_tagged:
                 section.numbers[2 * n] = encoded_key.number
-                encoded_key.data = NULL if is_tagged else <const uint8_t *>&section.numbers[2 * n]
+                encoded_key.data = NULL
+                if not is_tagged:
+                    encoded_key.data = <const uint8_t *>&section.numbers[2 * n]
         section.rows.keys[n], section.rows.key_lengths[n] = encoded_key.data, encoded_key.length
         section.rows.key_forms[n] = encoded_key.form
         if self.operation == WAN_DESTROY:
@@ -213,7 +215,9 @@ cdef class BulkChange(BulkEntries):
                 return False
             if encoded_value.form == WAN_FORM_INT or encoded_value.form == WAN_FORM_FLOAT or is_tagged:
                 section.numbers[2 * n + 1] = encoded_value.number
-                encoded_value.data = NULL if is_tagged else <const uint8_t *>&section.numbers[2 * n + 1]
+                encoded_value.data = NULL
+                if not is_tagged:
+                    encoded_value.data = <const uint8_t *>&section.numbers[2 * n + 1]
             elif encoded_value.form == WAN_FORM_NONE:
                 encoded_value.data = NULL
         section.rows.values[n], section.rows.value_lengths[n] = encoded_value.data, encoded_value.length
@@ -235,7 +239,7 @@ cdef class BulkChange(BulkEntries):
             except Exception:
                 return False
             if kind is float:
-                out.number = (<int64_t *>&out.real)[0]
+                memcpy(&out.number, &out.real, 8)
             return True
         if kind is int:
             return encode_by_type(value, out, False) is value
@@ -483,7 +487,9 @@ cdef class BulkRead(BulkEntries):
             return data
         if status != WAN_OK:
             raise MemoryError(f"region {self.state.name!r}: no memory for a value")
-        return decode(form, self.value.bytes if self.value.used else <const uint8_t *>b"", <uint32_t>self.value.used)
+        if not self.value.used:
+            return decode(form, <const uint8_t *>b"", 0)
+        return decode(form, self.value.bytes, <uint32_t>self.value.used)
 
     cdef void drop(self) noexcept:
         """Empties the section."""
