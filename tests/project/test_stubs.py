@@ -96,7 +96,8 @@ def test_the_stub_of_a_function_takes_what_the_function_takes(name, node, actual
         stubbed.append((a.kwarg.arg, "positional"))
     taken = [(p.name, "keyword" if p.kind is p.KEYWORD_ONLY else "positional") for p in parameters]
     assert stubbed == taken
-    defaults = dict(zip([p.arg for p in a.args][len(a.args) - len(a.defaults) :], a.defaults, strict=True))
+    in_order = [p.arg for p in [*a.posonlyargs, *a.args]]
+    defaults = dict(zip(in_order[len(in_order) - len(a.defaults) :], a.defaults, strict=True))
     defaults |= {p.arg: d for p, d in zip(a.kwonlyargs, a.kw_defaults, strict=True) if d is not None}
     assert set(defaults) == {p.name for p in parameters if p.default is not p.empty}
     for parameter in parameters:
