@@ -812,6 +812,19 @@ class GatewayQueueEvent:
 def event_of_record(record: bytes, possible_duplicate: bool = False) -> GatewayQueueEvent:
     """Returns the event that a record in wire form holds."""
 
+class FilterPath:
+    """The path of changes through the filters of a region's senders, if the region has no other callbacks."""
+
+    def __init__(
+        self,
+        change: Callable[..., str],
+        lock: AbstractContextManager[None],
+        filters: Mapping[EventQueue, EventFilters],
+        park: Callable[[str, Encoded, Encoded, Encoded, tuple[int, int, int], int, list[EventQueue]], None],
+    ) -> None:
+        """`change`: the path of changes that cannot be made here."""
+    def __call__(self, *args: Any) -> str: ...
+
 class EventFilters:
     """Calls the methods of a sender's filters."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pywan import _core
@@ -133,6 +133,14 @@ class CallbackPath:
         if any(sender.filters.decides_enqueue for sender in self._senders.values()):
             return True
         return not self._region.is_shared and (bool(self._listeners) or self._resolver is not None)
+
+    @property
+    def path(self) -> Callable[..., str]:
+        """The path of changes: compiled code, if filters are the only callbacks and no other member has the region."""
+        if self._listeners or self._resolver is not None or self._region.is_shared:
+            return self.change_locally
+        filters = {queue: sender.filters for queue, sender in self._senders.items()}
+        return _core.FilterPath(self.change_locally, self.lock, filters, self._park)
 
     # Changes
 
@@ -325,6 +333,21 @@ class CallbackPath:
                     event_id=EventSequenceID(*change.origin.event_id),
                 )
             verdicts[queue] = self._senders[queue].filters.decide_enqueue(event)
+
+    def _park(
+        self,
+        operation: str,
+        key: Encoded,
+        value: Encoded,
+        argument: Encoded,
+        event_id: tuple[int, int, int],
+        timestamp_ms: int,
+        queues: list[_core.EventQueue],
+    ) -> None:
+        """As `_park_withheld`, for a change on the compiled path: these queues withhold its event."""
+        made = Origin(self._site, b"", event_id)
+        change = Change(OPERATIONS.index(operation), key, value, argument, made, timestamp_ms=timestamp_ms)
+        self._park_withheld(operation, change, value, dict.fromkeys(queues, _core.WITHHELD))
 
     def _park_withheld(self, operation: str, change: Change, value: Encoded, verdicts: Verdicts) -> None:
         """Parks the event of a made change, at the senders whose substitution filters failed. The caller holds the

@@ -17,6 +17,7 @@ from pywan._core.region.compiled_region cimport CompiledRegion, enter_call, leav
 from pywan._core.region.enqueue cimport (
     ENQUEUE_ASK, decide_enqueue, enqueue_decision, known_decisions, read_origin)
 from pywan._core.queue.event_queue cimport EventQueue
+from pywan._core.region.filtered_changes cimport change_filtered
 from pywan._core.region.put cimport (
     absent_below, condition_look, origin_local, region_change, region_change_if, region_is_full)
 from pywan._core.queue.queue cimport queue_note_not_queued
@@ -618,6 +619,10 @@ cdef str change_by_callbacks(CompiledRegion self, int operation, key, value, cal
 cdef str change_through_path(CompiledRegion self, int operation, key, value, callback_argument, int64_t timestamp_ms,
                              Condition condition_):
     """Takes a change through the user's callbacks on this member."""
+    if condition_ is None:
+        outcome = change_filtered(self, operation, key, value, callback_argument, timestamp_ms)
+        if outcome is not None:
+            return outcome
     if condition_ is None and not timestamp_ms:
         return self.change_by_callbacks(operation, key, value, callback_argument)
     return self.change_by_callbacks(operation, key, value, callback_argument, timestamp_ms, condition_)

@@ -9,6 +9,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.values.column_views cimport column_row
 from pywan._core.values.columns cimport Column
+from pywan._core.region.filtered_changes cimport put_rows_filtered
 from pywan._core.region.put_rows cimport bulk_result, failure_text, key_fault, region_put_rows
 from pywan._core.region.compiled_region cimport OneWait, CompiledRegion
 from pywan._core.values.tagged cimport Encoded
@@ -144,10 +145,14 @@ cdef int64_t put_rows_by_callbacks(CompiledRegion self, Column key_column, Colum
     cdef const uint8_t *value_data = NULL
     cdef uint32_t length, value_length = 0
     cdef uint8_t form, value_form = WAN_FORM_NONE
-    cdef int64_t applied = 0
+    cdef int64_t applied = 0, made
     cdef int wrong
     from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
-    for row in range(row, key_column.view.length):
+    while row < key_column.view.length:
+        made = put_rows_filtered(self, key_column, value_column, codes, stamps, row, failures, &applied)
+        if made > row:
+            row = made
+            continue
         column_row(&key_column.view, row, &data, &length, &form)
         operation = codes[row] if codes != NULL else WAN_UPDATE
         value = None
@@ -160,6 +165,7 @@ cdef int64_t put_rows_by_callbacks(CompiledRegion self, Column key_column, Colum
                 value = Encoded(value_form, PyBytes_FromStringAndSize(<const char *>value_data, value_length))
         if wrong:
             failures.append((row, failure_text(wrong)))
+            row += 1
             continue
         try:
             key = Encoded(form, PyBytes_FromStringAndSize(<const char *>data, length))
@@ -167,4 +173,5 @@ cdef int64_t put_rows_by_callbacks(CompiledRegion self, Column key_column, Colum
         except (QueueFullError, DiskError, RegionNotFoundError) as error:
             raise type(error)(f"put_columns stopped at row {row}: {error} (the rows before were stored)") from error
         applied += outcome in ("created", "updated", "destroyed")
+        row += 1
     return applied
