@@ -664,6 +664,9 @@ class RegionCore(RegionCalls):
         """Makes one change."""
     def unasked(self, origin_: _Origin, decisions: _Decisions) -> list[EventQueue]:
         """The queues that an event with this origin would enter, and whose filters have to be asked first."""
+    def apply_filtered(self, record: _Record, possible_duplicate: bool, place: bytes | None) -> bool | None:
+        """Applies an event of a remote site, if filters of senders are the region's only callbacks, and no other member
+        has the region."""
     @property
     def entries_here(self) -> int:
         """How many entries this member holds."""
@@ -820,10 +823,13 @@ class FilterPath:
         change: Callable[..., str],
         lock: AbstractContextManager[None],
         filters: Mapping[EventQueue, EventFilters],
-        park: Callable[[str, Encoded, Encoded, Encoded, tuple[int, int, int], int, list[EventQueue]], None],
+        park: Callable[[str, Encoded, Encoded, Encoded, _Origin, _Version | None, int, list[EventQueue]], None],
     ) -> None:
         """`change`: the path of changes that cannot be made here."""
-    def __call__(self, *args: Any) -> str: ...
+    def __call__(self, *args: Any, **more: Any) -> str: ...
+    @property
+    def __self__(self) -> Any:
+        """The object whose method `change` is."""
 
 class EventFilters:
     """Calls the methods of a sender's filters."""

@@ -70,6 +70,27 @@ class Change(NamedTuple):
         return min(self.timestamp_ms, now_ms) if self.timestamp_ms > 0 else now_ms
 
 
+def _change_of(record: bytes, position: tuple[int, int, bool, bytes | None]) -> Change:
+    """Returns the change that an event of a remote site makes. `position` as for `CallbackPath.apply_record`."""
+    fields = _core.record_fields(record)
+    origin = Origin(
+        fields["origin_site"],
+        fields["recipients"],
+        fields["event_id"],
+        position[2],
+        fields["flags"],
+        place=position[3],
+    )
+    return Change(
+        fields["operation"],
+        Encoded(*fields["key"]),
+        Encoded(*fields["value"]),
+        Encoded(*fields["callback"]),
+        origin,
+        (fields["stamp"], fields["stamp_site"]),
+    )
+
+
 class _IsShared(Exception):
     """Members share the region since the change took the lock. The change was not made."""
 
@@ -179,25 +200,11 @@ class CallbackPath:
         primary is another member), or a reason of failure. QueueFullError or DiskError if a queue or log of the member
         cannot take the change now.
         """
-        fields = _core.record_fields(record)
-        origin = Origin(
-            fields["origin_site"],
-            fields["recipients"],
-            fields["event_id"],
-            position[2],
-            fields["flags"],
-            place=position[3],
-        )
-        change = Change(
-            fields["operation"],
-            Encoded(*fields["key"]),
-            Encoded(*fields["value"]),
-            Encoded(*fields["callback"]),
-            origin,
-            (fields["stamp"], fields["stamp_site"]),
-        )
         try:
-            outcome = self._make(change)
+            was_applied = self._region.apply_filtered(record, position[2], position[3])
+            if was_applied is not None:
+                return _core.APPLY_DONE if was_applied else _core.APPLY_LOST
+            outcome = self._make(_change_of(record, position))
             return _APPLIED.get(outcome, _core.APPLY_DONE)
         except (QueueFullError, DiskError):
             raise
@@ -206,8 +213,9 @@ class CallbackPath:
         except RegionNotFoundError:
             return _core.FAILED_REGION_NOT_FOUND
         except Exception:
+            event = _core.event_of_record(record)
             self._lines.exception(
-                "region %s: a remote %s of key %r failed", self._region.name, OPERATIONS[change.operation], change.key
+                "region %s: a remote %s of key %r failed", self._region.name, event.operation, event.key
             )
             return _core.FAILED_OTHER
 
@@ -340,13 +348,15 @@ class CallbackPath:
         key: Encoded,
         value: Encoded,
         argument: Encoded,
-        event_id: tuple[int, int, int],
+        origin: tuple[Any, ...],
+        version: tuple[int, int] | None,
         timestamp_ms: int,
         queues: list[_core.EventQueue],
     ) -> None:
         """As `_park_withheld`, for a change on the compiled path: these queues withhold its event."""
-        made = Origin(self._site, b"", event_id)
-        change = Change(OPERATIONS.index(operation), key, value, argument, made, timestamp_ms=timestamp_ms)
+        change = Change(
+            OPERATIONS.index(operation), key, value, argument, Origin(*origin), version, timestamp_ms=timestamp_ms
+        )
         self._park_withheld(operation, change, value, dict.fromkeys(queues, _core.WITHHELD))
 
     def _park_withheld(self, operation: str, change: Change, value: Encoded, verdicts: Verdicts) -> None:

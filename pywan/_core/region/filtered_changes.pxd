@@ -11,6 +11,7 @@ cdef class FilterPath:
     cdef dict filters           # By attached queue: the EventFilters.
     cdef object park
 
+cdef object apply_filtered(CompiledRegion self, bytes record, bint possible_duplicate, bytes place)
 cdef str change_filtered(CompiledRegion self, int operation, key, value, callback_argument, int64_t timestamp_ms)
 cdef int64_t put_rows_filtered(CompiledRegion self, Column keys, Column values, const uint8_t *codes,
                                const int64_t *stamps, int64_t row, list failures, int64_t *applied) except -1

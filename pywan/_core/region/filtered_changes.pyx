@@ -6,6 +6,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
+from pywan._core.c_store cimport wan_source_place
 from pywan._core.values.codec cimport encode, encode_key, encoded
 from pywan._core.values.column_views cimport column_row
 from pywan._core.values.columns cimport Column
@@ -18,6 +19,7 @@ from pywan._core.region.put cimport absent_below, origin_local, region_change, w
 from pywan._core.region.put_rows cimport failure_text, key_fault
 from pywan._core.region.region_state cimport MAX_ATTACHED, PATH_CALLBACKS, attachment, decision, origin, region_core
 from pywan._core.base.gil cimport gil_back, gil_may_go
+from pywan._core.base.status cimport raise_for
 
 cdef enum:
     ROWS_TOGETHER = 100     # Rows of a bulk call that are made under one hold of the callback lock.
@@ -32,11 +34,16 @@ cdef class FilterPath:
     def __init__(self, change, lock, dict filters not None, park):
         """`change`: the path of changes that cannot be made here. `lock`: a context that the attachment of the region
         changes under, too. `filters`: the EventFilters of each attached queue. `park(operation, key, value, callback
-        argument, event id, milliseconds, queues)` parks an event whose substitution filters failed."""
+        argument, origin, version, milliseconds, queues)` parks an event whose substitution filters failed."""
         self.change, self.lock, self.filters, self.park = change, lock, filters, park
 
-    def __call__(self, *args):
-        return self.change(*args)
+    def __call__(self, *args, **more):
+        return self.change(*args, **more)
+
+    @property
+    def __self__(self):
+        """The object whose method `change` is."""
+        return self.change.__self__
 
 
 cdef inline FilterPath filter_path(CompiledRegion self):
@@ -52,25 +59,27 @@ cdef struct asked_change:
     uint8_t operation           # The operation of the event, for the filters.
 
 
-cdef bint look(region_core *region, wan_change *change, const origin *from_, asked_change *asked,
+cdef bint look(region_core *region, const wan_change *change, const origin *from_, asked_change *asked,
                wan_outcome *outcome) noexcept nogil:
     """Finds the operation of the change's event, and the queues whose filters are to be asked about it. False: the
     change has no effect, as *outcome says."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
     cdef const attachment *attached
+    cdef wan_change copy = change[0]        # The table may give the change a later stamp.
     outcome[0] = WAN_DESTROYED if change.operation == WAN_DESTROY else WAN_UPDATED
     asked.entered.count = 0
     wan_lock_take(&shard.lock)
     if region.stores:
-        change.absent_below = absent_below(region, change.flags)
-        outcome[0] = wan_table_decide(shard, change)
+        copy.absent_below = absent_below(region, change.flags)
+        outcome[0] = wan_table_decide(shard, &copy)
     attached = region.attached
     if attached != NULL and attached.path == PATH_CALLBACKS and region.forwards:
         decide_enqueue(attached, from_, region.site, asked.decisions, &asked.entered)
     wan_lock_release(&shard.lock)
     asked.operation = (WAN_CREATE if outcome[0] == WAN_CREATED else WAN_UPDATE if outcome[0] == WAN_UPDATED
-                       else WAN_DESTROY)
-    return outcome[0] <= WAN_DESTROYED
+                       else WAN_DESTROY if outcome[0] == WAN_DESTROYED else change.operation)
+    # WAN_SAME: the change was applied before, and may have to be forwarded again.
+    return outcome[0] <= WAN_DESTROYED or outcome[0] == WAN_SAME
 
 
 cdef GatewayQueueEvent event_of_change(const region_core *region, const wan_change *change, const origin *from_,
@@ -120,19 +129,22 @@ cdef bint ask(CompiledRegion self, FilterPath path, const wan_change *change, co
 
 cdef bint make(CompiledRegion self, FilterPath path, wan_change *change, origin *from_, int64_t timestamp_ms, key,
                wan_outcome *outcome) except -1:
-    """Asks the filters about a local change, and makes the change. The caller holds the callback lock. False: nothing
-    was changed, and the change has to go through all callbacks: several members hold the region by now, for example."""
+    """Asks the filters about a change, and makes the change. The caller holds the callback lock. False: nothing was
+    changed, and the change has to go through all callbacks: several members hold the region by now, for example."""
     cdef asked_change asked
     cdef wan_status status = WAN_SLOW
     cdef uint32_t n
     cdef list values = []
     memset(asked.decisions, 0, sizeof(asked.decisions))
-    change.local, change.ask, change.flags, from_.alone = 1, WAN_ASK_NOBODY, 0, 1
+    change.ask, from_.alone = WAN_ASK_NOBODY, 1
     change.hash = wan_key_hash(change.key, change.key_length, change.key_form)
-    change.stamp_site = self.region.site
-    change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
-    if timestamp_ms > 0 and (<uint64_t>timestamp_ms) << 16 < change.stamp:
-        change.stamp, change.flags = (<uint64_t>timestamp_ms) << 16, WAN_FLAG_GIVEN
+    if change.local:
+        change.stamp_site, change.flags = self.region.site, 0
+        change.stamp = wan_clock_take(self.region.clock, wan_clock_now_ms(self.region.clock), 1)
+        if timestamp_ms > 0 and (<uint64_t>timestamp_ms) << 16 < change.stamp:
+            change.stamp, change.flags = (<uint64_t>timestamp_ms) << 16, WAN_FLAG_GIVEN
+    else:
+        wan_clock_see(self.region.clock, change.stamp)
     while status == WAN_SLOW:
         # A sender may have started since the last look. Its filters are asked too: the event does not enter before.
         if self.region.changelog != NULL or self.region.closed:
@@ -147,7 +159,7 @@ cdef bint make(CompiledRegion self, FilterPath path, wan_change *change, origin 
         gil_may_go()
         status = region_change(&self.region, change, from_, asked.decisions, outcome)
         gil_back()
-    if status == WAN_FULL and self.full_timeout_us:
+    if status == WAN_FULL and self.full_timeout_us and change.local:
         status = self.wait_for_room(change, from_, asked.decisions, NULL, outcome)
         if status == WAN_SLOW:
             return False
@@ -156,9 +168,13 @@ cdef bint make(CompiledRegion self, FilterPath path, wan_change *change, origin 
     if outcome[0] == WAN_OUT_OF_MEMORY:
         raise MemoryError(f"region {self.name!r}: no memory for key {described(key_of(change, key))}; nothing was "
                           "stored")
-    if wan_flag_read(&self.region.durable) and outcome[0] != WAN_MISSING:
+    if change.local and wan_flag_read(&self.region.durable) and outcome[0] != WAN_MISSING:
         self.wait_written(change.waits, change.logged, change.logged)
-    if outcome[0] <= WAN_DESTROYED:
+    if not change.local and outcome[0] == WAN_LOST:
+        wan_add_shared(&self.region.conflicts, 1)
+    elif not change.local and outcome[0] <= WAN_DESTROYED:
+        wan_add_shared(&self.region.applied, 1)
+    if outcome[0] <= WAN_DESTROYED or outcome[0] == WAN_SAME:
         for n in range(asked.entered.count):
             if asked.decisions[n].withheld:
                 park_withheld(self, path, change, from_, timestamp_ms, &asked)
@@ -177,7 +193,9 @@ cdef int park_withheld(CompiledRegion self, FilterPath path, const wan_change *c
         _operations[asked.operation], key_of(change, None),
         Encoded(change.value_form, PyBytes_FromStringAndSize(<const char *>change.value, change.value_length)),
         Encoded(from_.callback_form, PyBytes_FromStringAndSize(<const char *>from_.callback, from_.callback_length)),
-        (from_.event_member, from_.event_thread, from_.event_sequence), timestamp_ms,
+        (from_.site, <bytes>from_.recipients[:from_.recipient_count],
+         (from_.event_member, from_.event_thread, from_.event_sequence), from_.possible_duplicate != 0, change.flags),
+        None if change.local else (change.stamp, change.stamp_site), timestamp_ms,
         [self.attached_queues[n] for n in range(asked.entered.count) if asked.decisions[n].withheld])
     return 0
 
@@ -204,11 +222,45 @@ cdef str change_filtered(CompiledRegion self, int operation, key, value, callbac
     memset(&change, 0, sizeof(change))
     change.key, change.key_length, change.key_form = encoded_key.data, <uint16_t>encoded_key.length, encoded_key.form
     change.value, change.value_length = encoded_value.data, encoded_value.length
-    change.value_form, change.operation = encoded_value.form, <uint8_t>operation
+    change.value_form, change.operation, change.local = encoded_value.form, <uint8_t>operation, 1
     with path.lock:
         if filter_path(self) is not path or not make(self, path, &change, &from_, timestamp_ms, key, &outcome):
             return None
     return ("created", "updated", "destroyed", "missing")[<int>outcome]
+
+
+cdef object apply_filtered(CompiledRegion self, bytes record, bint possible_duplicate, bytes place):
+    """Applies an event of a remote site, if the region's only callbacks are filters. `place`: the event's place in its
+    stream, or None. Returns whether the event was applied: False if it lost against a later version. None: the event
+    has to go through all callbacks."""
+    cdef FilterPath path = filter_path(self)
+    cdef const wan_record *head = <const wan_record *>PyBytes_AS_STRING(record)
+    cdef wan_change change
+    cdef origin from_
+    cdef wan_outcome outcome = WAN_MISSING
+    if path is None:
+        return None
+    raise_for(wan_record_check(<const uint8_t *>head, PyBytes_GET_SIZE(record)), "")
+    memset(&change, 0, sizeof(change))
+    memset(&from_, 0, sizeof(from_))
+    change.key, change.key_length, change.key_form = wan_record_key(head), head.key_length, head.key_form
+    change.value, change.value_length = wan_record_value(head), head.value_length
+    change.value_form, change.operation, change.flags = head.value_form, head.operation, head.flags
+    change.stamp, change.stamp_site = head.stamp, head.stamp_site
+    from_.site, from_.possible_duplicate = head.origin_site, possible_duplicate
+    from_.recipients, from_.recipient_count = wan_record_recipients(head), head.recipients_count
+    from_.event_member, from_.event_thread = head.event_member, head.event_thread
+    from_.event_sequence = head.event_sequence
+    from_.callback, from_.callback_length = wan_record_callback(head), head.callback_length
+    from_.callback_form = head.callback_form
+    if place is not None:
+        from_.place = <const wan_source_place *>PyBytes_AS_STRING(place)
+    with path.lock:
+        if filter_path(self) is not path or not make(self, path, &change, &from_, 0, None, &outcome):
+            return None
+    if outcome > WAN_DESTROYED and outcome != WAN_LOST and outcome != WAN_SAME:
+        return None
+    return outcome != WAN_LOST
 
 
 cdef int64_t put_rows_filtered(CompiledRegion self, Column keys, Column values, const uint8_t *codes,
@@ -231,7 +283,7 @@ cdef int64_t put_rows_filtered(CompiledRegion self, Column keys, Column values, 
                 memset(&change, 0, sizeof(change))
                 column_row(&keys.view, row, &change.key, &key_length, &change.key_form)
                 change.operation = codes[row] if codes != NULL else WAN_UPDATE
-                change.value_form = WAN_FORM_NONE
+                change.value_form, change.local = WAN_FORM_NONE, 1
                 wrong = key_fault(change.key, key_length, change.key_form, False)
                 if change.operation != WAN_DESTROY and values is not None and not wrong:
                     column_row(&values.view, row, &change.value, &change.value_length, &change.value_form)
