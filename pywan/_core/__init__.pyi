@@ -21,7 +21,7 @@ _Version = tuple[int, int]
 _Origin = tuple[Any, ...]
 # What the filters of attached queues said, for each queue that was asked; or the decision of another member.
 _Decisions = Mapping["EventQueue", _Form | bool | None] | tuple[()] | bytes
-_CallbackChange = Callable[..., str]
+_CallbackChange = Callable[..., str] | "FilterPath"
 
 PARK_PARTITIONS: int
 CREATE: int
@@ -816,17 +816,17 @@ def event_of_record(record: bytes, possible_duplicate: bool = False) -> GatewayQ
     """Returns the event that a record in wire form holds."""
 
 class FilterPath:
-    """The path of changes through the filters of a region's senders, if the region has no other callbacks."""
+    """The path of changes through the filters of a region's senders, if the region has no other callbacks: an argument
+    of `RegionCore.set_callback_path`."""
 
     def __init__(
         self,
         change: Callable[..., str],
-        lock: AbstractContextManager[None],
+        lock: Any,
         filters: Mapping[EventQueue, EventFilters],
         park: Callable[[str, Encoded, Encoded, Encoded, _Origin, _Version | None, int, list[EventQueue]], None],
     ) -> None:
         """`change`: the path of changes that cannot be made here."""
-    def __call__(self, *args: Any, **more: Any) -> str: ...
     @property
     def __self__(self) -> Any:
         """The object whose method `change` is."""

@@ -23,6 +23,12 @@ class CallbackLock:
         self._region = region
         self._lock = threading.RLock()
 
+    @property
+    def parts(self) -> tuple[object, threading.local, str]:
+        """The lock, the thread's names of regions (`regions`), and the name of this region: compiled code takes the
+        lock without a call of `__enter__`."""
+        return self._lock, _held, self._region
+
     def __enter__(self) -> None:
         try:
             held = _held.regions

@@ -156,7 +156,7 @@ class CallbackPath:
         return not self._region.is_shared and (bool(self._listeners) or self._resolver is not None)
 
     @property
-    def path(self) -> Callable[..., str]:
+    def path(self) -> Callable[..., str] | _core.FilterPath:
         """The path of changes: compiled code, if filters are the only callbacks and no other member has the region."""
         if self._listeners or self._resolver is not None or self._region.is_shared:
             return self.change_locally

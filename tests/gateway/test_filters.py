@@ -331,7 +331,14 @@ def test_filters_see_the_same_with_a_listener_beside_them_and_without(network, p
         network.settle()
         seen.append(
             [
-                (e.operation, e.key, e.value, e.callback_argument, e.possible_duplicate, e.creation_timestamp > 1_600_000)
+                (
+                    e.operation,
+                    e.key,
+                    e.value,
+                    e.callback_argument,
+                    e.possible_duplicate,
+                    e.creation_timestamp > 1_600_000,
+                )
                 for e in recorder.enqueued
             ]
         )

@@ -28,7 +28,6 @@ cdef class SenderCallbacks:
     cdef object time_us(self, uint64_t now_us)
 
 
-
 cdef inline int between_events(SenderCallbacks self, Session session) except -1:
     """Called before the user's Python gets the next event. It keeps the connection alive, so that all events together
     cause no time-out at the receiver. The GIL goes only for that."""

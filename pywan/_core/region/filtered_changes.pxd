@@ -7,7 +7,8 @@ from pywan._core.values.columns cimport Column
 
 cdef class FilterPath:
     cdef object change          # Takes a change through all callbacks: as `CompiledRegion.change_by_callbacks`.
-    cdef object lock            # The lock under which the region's callbacks run.
+    # The parts of the lock under which the region's callbacks run (CallbackLock).
+    cdef object acquire, release, held, region
     cdef dict filters           # By attached queue: the EventFilters.
     cdef object park
 

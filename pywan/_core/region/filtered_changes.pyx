@@ -22,7 +22,9 @@ from pywan._core.base.gil cimport gil_back, gil_may_go
 from pywan._core.base.status cimport raise_for
 
 cdef enum:
-    ROWS_TOGETHER = 100     # Rows of a bulk call that are made under one hold of the callback lock.
+    # Rows of a bulk call that are made under one hold of the callback lock, and its time: other threads wait for it.
+    ROWS_TOGETHER = 100
+    HOLD_US = 1000
 
 cdef tuple _operations = ("create", "update", "destroy")
 
@@ -32,10 +34,12 @@ cdef class FilterPath:
     of `RegionCore.set_callback_path`."""
 
     def __init__(self, change, lock, dict filters not None, park):
-        """`change`: the path of changes that cannot be made here. `lock`: a context that the attachment of the region
-        changes under, too. `filters`: the EventFilters of each attached queue. `park(operation, key, value, callback
-        argument, origin, version, milliseconds, queues)` parks an event whose substitution filters failed."""
-        self.change, self.lock, self.filters, self.park = change, lock, filters, park
+        """`change`: the path of changes that cannot be made here. `lock`: the CallbackLock that the attachment of the
+        region changes under, too. `filters`: the EventFilters of each attached queue. `park(operation, key, value,
+        callback argument, origin, version, milliseconds, queues)` parks an event whose substitution filters failed."""
+        self.change, self.filters, self.park = change, filters, park
+        lock, self.held, self.region = lock.parts
+        self.acquire, self.release = lock.acquire, lock.release
 
     def __call__(self, *args, **more):
         return self.change(*args, **more)
@@ -44,6 +48,28 @@ cdef class FilterPath:
     def __self__(self):
         """The object whose method `change` is."""
         return self.change.__self__
+
+
+cdef list lock_callbacks(FilterPath path):
+    """Takes the callback lock, as `with` the CallbackLock does. Returns the argument of `unlock_callbacks`."""
+    cdef list held
+    try:
+        held = path.held.regions
+    except AttributeError:
+        held = path.held.regions = []
+    path.acquire()
+    try:
+        held.append(path.region)
+    except BaseException:           # Out of memory.
+        path.release()
+        raise
+    return held
+
+
+cdef int unlock_callbacks(FilterPath path, list held) except -1:
+    held.pop()
+    path.release()
+    return 0
 
 
 cdef inline FilterPath filter_path(CompiledRegion self):
@@ -223,9 +249,12 @@ cdef str change_filtered(CompiledRegion self, int operation, key, value, callbac
     change.key, change.key_length, change.key_form = encoded_key.data, <uint16_t>encoded_key.length, encoded_key.form
     change.value, change.value_length = encoded_value.data, encoded_value.length
     change.value_form, change.operation, change.local = encoded_value.form, <uint8_t>operation, 1
-    with path.lock:
+    held = lock_callbacks(path)
+    try:
         if filter_path(self) is not path or not make(self, path, &change, &from_, timestamp_ms, key, &outcome):
             return None
+    finally:
+        unlock_callbacks(path, held)
     return ("created", "updated", "destroyed", "missing")[<int>outcome]
 
 
@@ -255,9 +284,12 @@ cdef object apply_filtered(CompiledRegion self, bytes record, bint possible_dupl
     from_.callback_form = head.callback_form
     if place is not None:
         from_.place = <const wan_source_place *>PyBytes_AS_STRING(place)
-    with path.lock:
+    held = lock_callbacks(path)
+    try:
         if filter_path(self) is not path or not make(self, path, &change, &from_, 0, None, &outcome):
             return None
+    finally:
+        unlock_callbacks(path, held)
     if outcome > WAN_DESTROYED and outcome != WAN_LOST and outcome != WAN_SAME:
         return None
     return outcome != WAN_LOST
@@ -265,8 +297,9 @@ cdef object apply_filtered(CompiledRegion self, bytes record, bint possible_dupl
 
 cdef int64_t put_rows_filtered(CompiledRegion self, Column keys, Column values, const uint8_t *codes,
                                const int64_t *stamps, int64_t row, list failures, int64_t *applied) except -1:
-    """Puts rows from `row` on, if the region's only callbacks are filters: up to ROWS_TOGETHER rows. Returns the row
-    behind the last one that was made or refused. *applied grows by the rows that took effect."""
+    """Puts rows from `row` on, if the region's only callbacks are filters: as many as one hold of the callback lock
+    allows. Returns the row behind the last one that was made or refused. *applied grows by the rows that took
+    effect."""
     cdef FilterPath path = filter_path(self)
     cdef wan_change change
     cdef origin from_
@@ -274,11 +307,14 @@ cdef int64_t put_rows_filtered(CompiledRegion self, Column keys, Column values, 
     cdef uint32_t key_length
     cdef int64_t end = min(row + ROWS_TOGETHER, keys.view.length)
     cdef int wrong
+    cdef uint64_t until_us
     if path is None:
         return row
     from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
     try:
-        with path.lock:
+        held = lock_callbacks(path)
+        until_us = wan_monotonic_us() + HOLD_US
+        try:
             while row < end and filter_path(self) is path:
                 memset(&change, 0, sizeof(change))
                 column_row(&keys.view, row, &change.key, &key_length, &change.key_form)
@@ -299,6 +335,10 @@ cdef int64_t put_rows_filtered(CompiledRegion self, Column keys, Column values, 
                     break
                 applied[0] += outcome <= WAN_DESTROYED
                 row += 1
+                if wan_monotonic_us() >= until_us:
+                    break
+        finally:
+            unlock_callbacks(path, held)
     except (QueueFullError, DiskError, RegionNotFoundError) as error:
         raise type(error)(f"put_columns stopped at row {row}: {error} (the rows before were stored)") from error
     return row

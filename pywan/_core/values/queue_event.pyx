@@ -1,6 +1,6 @@
 # Owns the event that the filters of a sender get: its own copy of a record, whose parts are decoded when they are read.
 cimport cython
-from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdint cimport uint8_t
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from pywan._core.c_record cimport *
 from pywan._core.base.status cimport raise_for
