@@ -290,12 +290,10 @@ def test_filters_see_the_same_with_a_listener_beside_them_and_without(network, p
     class Nested(Recorder):
         """It refuses some keys, fails for some, and changes the region for one."""
 
-        region = None
-
         def before_enqueue(self, event):
             super().before_enqueue(event)
             if event.key == "nested":
-                self.region["by the filter"] = event.value
+                regions[-1]["by the filter"] = event.value
             if event.key == "fails":
                 raise ValueError("no answer")
             return not event.key.startswith("no")
@@ -304,7 +302,7 @@ def test_filters_see_the_same_with_a_listener_beside_them_and_without(network, p
         def get_substitute_value(self, event):
             return event.value.upper() if event.key != "masked" else 1 / 0
 
-    seen, ends = [], []
+    seen, ends, regions = [], [], []
     for names, with_listener in (("ny", "ln"), False), (("tk", "hk"), True):
         recorder = Nested()
         ny, ln = network.add(" ".join(names))
@@ -314,7 +312,7 @@ def test_filters_see_the_same_with_a_listener_beside_them_and_without(network, p
             gateway_event_filters=[recorder],
             gateway_event_substitution_filter=Upper(),
         )
-        recorder.region = ny.data
+        regions.append(ny.data)
         if with_listener:
             ny.data.add_listener(CacheListener())
         ny.data.put("a", "one", callback_argument=["why"])
