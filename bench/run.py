@@ -49,6 +49,7 @@ PROGRAMS = {
     "distance": Program("bench_distance.py", 1),
     "durable": Program("bench_durable.py", 3),
     "end_to_end": Program("bench_end_to_end.py", 5),
+    "filters": Program("bench_filters.py", 5),
     "gateways": Program("bench_gateways.py", 4),
     "lane": Program("bench_repl_link.py", 5),
     "latency": Program("bench_latency.py", 2),

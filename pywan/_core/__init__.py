@@ -74,6 +74,7 @@ from pywan._core.region.changelog import (
 from pywan._core.region.clock_repair import ClockRepair
 from pywan._core.region.enqueue import WITHHELD
 from pywan._core.region.event_filters import EventFilters
+from pywan._core.region.filtered_changes import FilterPath
 from pywan._core.region.region import RegionCore, RegionFace, _Nothing, core_of_face
 from pywan._core.region.region_callbacks import CallbackLock, EntryEvent, RegionCallbacks, region_of_callback
 from pywan._core.region.region_changes import Condition, RegionCalls, ReplicaRead

@@ -21,7 +21,7 @@ _Version = tuple[int, int]
 _Origin = tuple[Any, ...]
 # What the filters of attached queues said, for each queue that was asked; or the decision of another member.
 _Decisions = Mapping["EventQueue", _Form | bool | None] | tuple[()] | bytes
-_CallbackChange = Callable[..., str]
+_CallbackChange = Callable[..., str] | "FilterPath"
 
 PARK_PARTITIONS: int
 CREATE: int
@@ -746,6 +746,9 @@ class RegionCore(RegionCalls):
         """Makes one change."""
     def unasked(self, origin_: _Origin, decisions: _Decisions) -> list[EventQueue]:
         """The queues that an event with this origin would enter, and whose filters have to be asked first."""
+    def apply_filtered(self, record: _Record, possible_duplicate: bool, place: bytes | None) -> bool | None:
+        """Applies an event of a remote site, if filters of senders are the region's only callbacks, and no other member
+        has the region."""
     @property
     def entries_here(self) -> int:
         """How many entries this member holds."""
@@ -901,6 +904,22 @@ class GatewayQueueEvent:
 
 def event_of_record(record: bytes, possible_duplicate: bool = False) -> GatewayQueueEvent:
     """Returns the event that a record in wire form holds."""
+
+class FilterPath:
+    """The path of changes through the filters of a region's senders, if the region has no other callbacks: an argument
+    of `RegionCore.set_callback_path`."""
+
+    def __init__(
+        self,
+        change: Callable[..., str],
+        lock: Any,
+        filters: Mapping[EventQueue, EventFilters],
+        park: Callable[[str, Encoded, Encoded, Encoded, _Origin, _Version | None, int, list[EventQueue]], None],
+    ) -> None:
+        """`change`: the path of changes that cannot be made here."""
+    @property
+    def __self__(self) -> Any:
+        """The object whose method `change` is."""
 
 class EventFilters:
     """Calls the methods of a sender's filters."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pywan import _core
@@ -69,6 +69,27 @@ class Change(NamedTuple):
         return min(self.timestamp_ms, now_ms) if self.timestamp_ms > 0 else now_ms
 
 
+def _change_of(record: bytes, position: tuple[int, int, bool, bytes | None]) -> Change:
+    """Returns the change that an event of a remote site makes. `position` as for `CallbackPath.apply_record`."""
+    fields = _core.record_fields(record)
+    origin = Origin(
+        fields["origin_site"],
+        fields["recipients"],
+        fields["event_id"],
+        position[2],
+        fields["flags"],
+        place=position[3],
+    )
+    return Change(
+        fields["operation"],
+        Encoded(*fields["key"]),
+        Encoded(*fields["value"]),
+        Encoded(*fields["callback"]),
+        origin,
+        (fields["stamp"], fields["stamp_site"]),
+    )
+
+
 class _IsShared(Exception):
     """Members share the region since the change took the lock. The change was not made."""
 
@@ -124,6 +145,14 @@ class CallbackPath(_core.RegionCallbacks):
             return True
         return not self.region.is_shared and (bool(self.listeners) or self.resolver is not None)
 
+    @property
+    def path(self) -> Callable[..., str] | _core.FilterPath:
+        """The path of changes: compiled code, if filters are the only callbacks and no other member has the region."""
+        if self.listeners or self.resolver is not None or self.region.is_shared:
+            return self.change_locally
+        filters = {queue: sender.filters for queue, sender in self._senders.items()}
+        return _core.FilterPath(self.change_locally, self.lock, filters, self._park)
+
     # Changes
 
     def change_locally(
@@ -161,25 +190,11 @@ class CallbackPath(_core.RegionCallbacks):
         primary is another member), or a reason of failure. QueueFullError or DiskError if a queue or log of the member
         cannot take the change now.
         """
-        fields = _core.record_fields(record)
-        origin = Origin(
-            fields["origin_site"],
-            fields["recipients"],
-            fields["event_id"],
-            position[2],
-            fields["flags"],
-            place=position[3],
-        )
-        change = Change(
-            fields["operation"],
-            Encoded(*fields["key"]),
-            Encoded(*fields["value"]),
-            Encoded(*fields["callback"]),
-            origin,
-            (fields["stamp"], fields["stamp_site"]),
-        )
         try:
-            outcome = self._make(change)
+            was_applied = self.region.apply_filtered(record, position[2], position[3])
+            if was_applied is not None:
+                return _core.APPLY_DONE if was_applied else _core.APPLY_LOST
+            outcome = self._make(_change_of(record, position))
             return _APPLIED.get(outcome, _core.APPLY_DONE)
         except (QueueFullError, DiskError):
             raise
@@ -188,8 +203,9 @@ class CallbackPath(_core.RegionCallbacks):
         except RegionNotFoundError:
             return _core.FAILED_REGION_NOT_FOUND
         except Exception:
+            event = _core.event_of_record(record)
             self._lines.exception(
-                "region %s: a remote %s of key %r failed", self.region.name, OPERATIONS[change.operation], change.key
+                "region %s: a remote %s of key %r failed", self.region.name, event.operation, event.key
             )
             return _core.FAILED_OTHER
 
@@ -315,6 +331,23 @@ class CallbackPath(_core.RegionCallbacks):
                     event_id=EventSequenceID(*change.origin.event_id),
                 )
             verdicts[queue] = self._senders[queue].filters.decide_enqueue(event)
+
+    def _park(
+        self,
+        operation: str,
+        key: Encoded,
+        value: Encoded,
+        argument: Encoded,
+        origin: tuple[Any, ...],
+        version: tuple[int, int] | None,
+        timestamp_ms: int,
+        queues: list[_core.EventQueue],
+    ) -> None:
+        """As `_park_withheld`, for a change on the compiled path: these queues withhold its event."""
+        change = Change(
+            OPERATIONS.index(operation), key, value, argument, Origin(*origin), version, timestamp_ms=timestamp_ms
+        )
+        self._park_withheld(operation, change, value, dict.fromkeys(queues, _core.WITHHELD))
 
     def _park_withheld(self, operation: str, change: Change, value: Encoded, verdicts: Verdicts) -> None:
         """Parks the event of a made change, at the senders whose substitution filters failed. The caller holds the

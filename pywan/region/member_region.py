@@ -198,9 +198,9 @@ class MemberRegion(_core.RegionCore):
             if not self.is_closed:
                 self.set_callback_path(self._path())
 
-    def _path(self) -> Callable[..., str] | None:
+    def _path(self) -> Callable[..., str] | _core.FilterPath | None:
         """Returns the path of changes from now on: the function that asks the user's callbacks. None: no callbacks."""
-        return self.callbacks.change_locally if self.callbacks.is_needed else None
+        return self.callbacks.path if self.callbacks.is_needed else None
 
     def alter(self, changes: dict[str, Any]) -> None:
         assert self._alter is not None

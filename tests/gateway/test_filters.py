@@ -284,6 +284,71 @@ def test_an_event_that_is_kept_decodes_its_parts_when_they_are_read_first(networ
         assert seen[0].value is seen[0].value and Weighed.decoded == before + 300
 
 
+@both
+def test_filters_see_the_same_with_a_listener_beside_them_and_without(network, parallel):
+    """With a listener, changes go another way through the member."""
+
+    class Nested(Recorder):
+        """It refuses some keys, fails for some, and changes the region for one."""
+
+        def before_enqueue(self, event):
+            super().before_enqueue(event)
+            if event.key == "nested":
+                regions[-1]["by the filter"] = event.value
+            if event.key == "fails":
+                raise ValueError("no answer")
+            return not event.key.startswith("no")
+
+    class Upper(GatewayEventSubstitutionFilter):
+        def get_substitute_value(self, event):
+            return event.value.upper() if event.key != "masked" else 1 / 0
+
+    seen, ends, regions = [], [], []
+    for names, with_listener in (("ny", "ln"), False), (("tk", "hk"), True):
+        recorder = Nested()
+        ny, ln = network.add(" ".join(names))
+        network.connect(
+            [names],
+            parallel=parallel,
+            gateway_event_filters=[recorder],
+            gateway_event_substitution_filter=Upper(),
+        )
+        regions.append(ny.data)
+        if with_listener:
+            ny.data.add_listener(CacheListener())
+        ny.data.put("a", "one", callback_argument=["why"])
+        ny.data.put_all({"no": "two", "nested": "three", "fails": "four", "masked": "five"})
+        ny.data.put_columns(
+            ["a", "b", "absent", "no", "b", "masked"],
+            ["six", "seven", "", "eight", "", "nine"],
+            operations=["update", "create", "destroy", "update", "destroy", "update"],
+            timestamps=[0, 0, 0, 1000, 0, 0],
+        )
+        del ny.data["a"]
+        ny.data.pop("absent", None)
+        assert ny.data.setdefault("c", "ten") == "ten" and ny.data.replace("c", "ten", "eleven")
+        network.settle()
+        seen.append(
+            [
+                (
+                    e.operation,
+                    e.key,
+                    e.value,
+                    e.callback_argument,
+                    e.possible_duplicate,
+                    e.creation_timestamp > 1_600_000,
+                )
+                for e in recorder.enqueued
+            ]
+        )
+        sender = ny.sender(ln)
+        ledger = sender.ledger()
+        assert ledger["balanced"] and ledger["withheld"] == 2 == sender.parked_count
+        parked = [(event["operation"], event["key"], event["value"]) for event in sender.parked()]
+        ends.append((dict(ny.data), dict(ln.data), parked, {name: ledger[name] for name in ("received", "queued")}))
+    assert len(seen[0]) > 10 and seen[0] == seen[1] and ends[0] == ends[1]
+
+
 class Shout(GatewayEventSubstitutionFilter):
     def get_substitute_value(self, event):
         return event.value.upper()

@@ -149,7 +149,12 @@ def test_commands_that_look_first_are_one_step_too(two_sites, network, absent):
     threads[0].start()
     assert entered.wait(LIMIT_S)
     threads[1].start()
-    eventually(lambda: sum("change_locally" in functions(frame) for frame in sys._current_frames().values()) == 2)
+    eventually(
+        lambda: (
+            sum({"on_put", "on_remove"} & set(functions(frame)) != set() for frame in sys._current_frames().values())
+            == 2
+        )
+    )
     gate.set()
     for thread in threads:
         thread.join(LIMIT_S)

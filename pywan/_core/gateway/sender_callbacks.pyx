@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport wan_event_name, wan_record
 from pywan._core.queue.queue_acknowledged cimport taken_event
-from pywan._core.region.event_filters cimport EventFilters, tell_acknowledged as tell_filters
+from pywan._core.region.event_filters cimport EventFilters, after_acknowledgement
 from pywan._core.values.queue_event cimport event_of
 from pywan._core.wire.session cimport Session
 from pywan._core.base.status cimport end_if_strayed, report_unraisable
@@ -53,7 +53,7 @@ cdef class SenderCallbacks:
             while at < events.used:
                 head = <const taken_event *>(events.bytes + at)
                 between_events(self, session)
-                tell_filters(filters, event_of(<const wan_record *>(head + 1), head.possible_duplicate))
+                after_acknowledgement(filters, event_of(<const wan_record *>(head + 1), head.possible_duplicate))
                 at += sizeof(taken_event) + head.length
         finally:
             end_if_strayed(self.born, "a dispatcher")

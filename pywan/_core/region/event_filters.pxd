@@ -25,7 +25,7 @@ cdef inline bint is_sent(EventFilters self, GatewayQueueEvent event) except -1:
     return True
 
 
-cdef inline int tell_acknowledged(EventFilters self, GatewayQueueEvent event) except -1:
+cdef inline int after_acknowledgement(EventFilters self, GatewayQueueEvent event) except -1:
     """Calls after_acknowledgement of all filters."""
     cdef Py_ssize_t n
     for n in range(PyTuple_GET_SIZE(self.after_acknowledgement)):

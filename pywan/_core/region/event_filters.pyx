@@ -47,4 +47,4 @@ cdef class EventFilters:
         may have been applied before))."""
         cdef bytes record
         for record, (_, _, possible_duplicate) in records:
-            tell_acknowledged(self, event_of_bytes(record, possible_duplicate))
+            after_acknowledgement(self, event_of_bytes(record, possible_duplicate))

@@ -17,6 +17,7 @@ from pywan._core.region.compiled_region cimport CompiledRegion, enter_call, leav
 from pywan._core.region.enqueue cimport (
     ENQUEUE_ASK, decide_enqueue, enqueue_decision, known_decisions, read_origin)
 from pywan._core.queue.event_queue cimport EventQueue
+from pywan._core.region.filtered_changes cimport apply_filtered
 from pywan._core.region.put cimport (
     absent_below, condition_look, origin_local, region_change, region_change_if, region_is_full)
 from pywan._core.queue.queue cimport queue_note_not_queued
@@ -182,6 +183,14 @@ cdef class RegionChanges(RegionCalls):
         nothing) and "in doubt" (the change was made here, and the next primary may lack the change)."""
         return change_one(self.state, operation, key, value, callback_argument, decisions, version, origin_, ask,
                           timestamp_ms, condition_, alone)
+
+    def apply_filtered(self, bytes record not None, bint possible_duplicate, bytes place):
+        """Applies an event of a remote site, if filters of senders are the region's only callbacks, and no other member
+        has the region. `record`: the event in wire form. `place`: its place in its stream, or None. Returns whether the
+        event was applied: False if it lost against a later version. None: nothing was done, and the event has to go
+        through all callbacks."""
+        self.state.check_open()
+        return apply_filtered(self.state, record, possible_duplicate, place)
 
     @property
     def entries_here(self):

@@ -9,6 +9,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.values.column_views cimport column_row
 from pywan._core.values.columns cimport Column
+from pywan._core.region.filtered_changes cimport put_rows_filtered
 from pywan._core.region.put_rows cimport bulk_result, failure_text, key_fault, region_put_rows
 from pywan._core.region.compiled_region cimport OneWait, CompiledRegion
 from pywan._core.region.region_callbacks cimport EVENTS_TOGETHER
@@ -142,8 +143,12 @@ cdef int64_t put_rows_shared(CompiledRegion self, Column key_column, Column valu
 cdef int64_t put_rows_by_callbacks(CompiledRegion self, Column key_column, Column value_column, const uint8_t *codes,
                                    const int64_t *stamps, int64_t row, list failures) except -1:
     """Puts the rows from `row` on, through the user's callbacks. Returns how many took effect."""
-    cdef int64_t applied = 0, end
+    cdef int64_t applied = 0, end, made
     while row < key_column.view.length:
+        made = put_rows_filtered(self, key_column, value_column, codes, stamps, row, failures, &applied)
+        if made > row:
+            row = made
+            continue
         end = min(key_column.view.length, row + EVENTS_TOGETHER)
         callbacks = begin_list(self)
         try:

@@ -8,6 +8,7 @@ from pywan._core.c_record cimport *
 from pywan._core.c_region cimport *
 from pywan._core.base.gil cimport gil_back, gil_may_go
 from pywan._core.region.compiled_region cimport CompiledRegion
+from pywan._core.region.filtered_changes cimport change_filtered
 from pywan._core.region.put cimport check_path, condition_look, origin_local, region_change_held
 from pywan._core.region.region_callbacks cimport (
     EntryEvent, RegionCallbacks, hears, keep_old, old_value, write_event)
@@ -135,6 +136,10 @@ cdef str change_through_path(CompiledRegion self, int operation, key, value, cal
                              condition *wanted, object condition_):
     """Takes a change through the user's callbacks on this member. `wanted` is the condition in `condition_`."""
     cdef RegionCallbacks callbacks = callbacks_of(self)
+    if condition_ is None:
+        outcome = change_filtered(self, operation, key, value, callback_argument, timestamp_ms)
+        if outcome is not None:
+            return outcome
     if callbacks is not None and self.region.changelog == NULL:
         outcome = change_and_tell(self, callbacks, operation, key, value, callback_argument, timestamp_ms, wanted)
         if outcome is not None:
