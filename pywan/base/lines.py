@@ -40,6 +40,7 @@ class Lines:
         self._log, self._clock = log, clock
         self._lock = threading.Lock()
         self._since, self._count, self._left_out = float("-inf"), 0, 0  # `_lock` guards these.
+        self._once_left_out = 0  # New lines with `once` that found no place.
         self._told: dict[tuple[str, ...], _Told] = {}  # The oldest line first. At most PLACES_MAX.
 
     def info(self, text: str, *values: object, once: tuple[str, ...] = (), now_us: int | None = None) -> None:
@@ -102,8 +103,9 @@ class Lines:
             now = self._clock() if now_us is None else now_us / 1e6
             if not (self._is_due(once, now) if once else self._is_one_of_few(now)):
                 return
-            left_out = 0
-            if not once:
+            if once:
+                left_out, self._once_left_out = self._once_left_out, 0
+            else:
                 left_out, self._left_out = self._left_out, 0
         if left_out:
             self._log.log(level, "%d lines like the next were left out", left_out)
@@ -127,6 +129,7 @@ class Lines:
             if len(self._told) >= PLACES_MAX:
                 oldest, of_oldest = next(iter(self._told.items()))
                 if now - of_oldest.at < ONCE_PERIOD_S:
+                    self._once_left_out += 1
                     return False
                 del self._told[oldest]
             told = _Told(now)

@@ -176,7 +176,12 @@ class Attributes:
     @classmethod
     def make(cls, /, *named: Any, **given: Any) -> Self:
         """Returns checked attributes. The values may be typed, or be text. Raises `error` if they cannot be used."""
-        values = {**dict(zip((row.name for row in table(cls) if row.is_positional), named, strict=False)), **given}
+        positional = [row.name for row in table(cls) if row.is_positional]
+        if len(named) > len(positional):
+            raise TypeError(
+                f"{len(named)} arguments without names; only {', '.join(positional)} may be given without a name"
+            )
+        values = {**dict(zip(positional, named, strict=False)), **given}
         what = _title(cls, values)
         try:
             _check_names(cls, what, values)

@@ -353,6 +353,7 @@ class Dispatchers:
     def _is_to_connect(self, own: Dispatcher) -> bool:
         """Returns when a dispatcher is to make its next attempt. False: its thread ends, because the sender stops, or
         another dispatcher waits for the remote site and begins this one again."""
+        self._stopping.wait(max(0.0, own.again_at - time.monotonic()))
         with self._threads_lock:
             reason = self.ends.unreachable_reason(own.index)
             if reason is not None:
@@ -368,7 +369,6 @@ class Dispatchers:
                 with self._threads_lock:
                     self._waiting = None
         self._start_parked()
-        self._stopping.wait(max(0.0, own.again_at - time.monotonic()))
         return not self._stopping.is_set()
 
     def _note_wait(self, own: Dispatcher, reason: str) -> None:

@@ -229,6 +229,9 @@ class RemoteSite:
             with self._changed:
                 self._due = self._soonest() if self._is_wanted else time.monotonic() + self._next_pause()
                 self._times_back += reason is None
+                if waiter in self._waiting:  # The next probe is made as another sender: one may be refused for itself.
+                    self._waiting.remove(waiter)
+                    self._waiting.append(waiter)
                 if reason != self._reason:
                     self._reason = reason
                     self._changed.notify_all()
@@ -245,14 +248,14 @@ class RemoteSite:
         return self._due - now
 
     def _longest_s(self) -> float:
-        return min([LONGEST_PROBE_S, *(each.longest_retry_s for each in self._waiting)])
+        return max(APART_S, min([LONGEST_PROBE_S, *(each.longest_retry_s for each in self._waiting)]))
 
     def _next_pause(self) -> float:
         """The caller holds the lock."""
         longest = self._longest_s()
         pause = min(self._pause_s, longest)
         self._pause_s = min(2 * pause, longest)
-        return pause * (1 - JITTER * random.random())
+        return max(APART_S, pause * (1 - JITTER * random.random()))
 
     def _probe(self, waiter: Waiter, max_age_s: float) -> str | None:
         """Returns why the site cannot be reached. None: it can."""
@@ -273,6 +276,8 @@ class RemoteSite:
         limit_s = max(QUICK_TIMEOUT_S, CONNECT_TIMEOUT_S / len(places))
         reason = ""
         for address, place in places.items():
+            if not self._waiting:
+                return reason or None  # Nobody waits for the answer.
             silent = waiter.why_silent(place, 0, limit_s)
             if silent is None:
                 with self._changed:

@@ -465,6 +465,7 @@ class SharedRegions:
             is_over = not self._lacking(older)
             if is_over:
                 self._fetching.pop((older.region, older.queue), None)
+                self._older_lines.ended(what)
         return is_over
 
     def _lacking(self, older: OlderEvents) -> list[Lack]:

@@ -424,8 +424,10 @@ class Membership:
 
     # --- called by the links, under _lock ---
 
-    def _take_sites(self, reply: dict[str, Any]) -> list[int]:
-        """Adopts the list of sites. Returns those whose locators are known from now on, or are others."""
+    def _take_sites(self, link: _Link, reply: dict[str, Any]) -> list[int]:
+        """Adopts a locator's list of sites, beside those of the other locators: one may know more sites than another
+        one, and sends its list only when the list changes. Returns the sites whose locators are known from now on, or
+        are others."""
         sites = reply.get("sites")
         if sites is None:
             return []
@@ -435,8 +437,13 @@ class Membership:
             told = {int(site): parse_locators(_texts(addresses)) for site, addresses in sites.items()}
         except ConfigurationError as error:
             raise ProtocolError(f"a locator's list of sites cannot be used: {error}") from None
-        before, self._sites = self._sites, told
-        return [site for site, addresses in told.items() if addresses != before.get(site)]
+        link.sites = told
+        before, self._sites = self._sites, {}
+        for each in (link, *(other for other in self._links.values() if other is not link and other.joined)):
+            for site, addresses in each.sites.items():
+                known = self._sites.setdefault(site, [])
+                known += [address for address in addresses if address not in known]
+        return [site for site, addresses in self._sites.items() if addresses != before.get(site)]
 
     def _take_site_id(self, address: Address, reply: dict[str, Any]) -> None:
         """Adopts the site's id from a locator. IncompatibleSystemError if an earlier locator said a different id."""
@@ -484,6 +491,7 @@ class _Link:
         self._owner = owner
         self._nonce = draw_nonce()  # The member's proof of identity at this locator alone.
         self._digest = ""
+        self.sites: dict[int, list[Address]] = {}  # The locators of each site, by the locator's last list.
         self.asked_at = -math.inf  # When the last exchange began that the locator answered.
         self._heartbeat_s = owner._heartbeat_s  # Shorter if the locator's lease is short.
         self._was_joined = False
@@ -563,7 +571,7 @@ class _Link:
             raise
         claim = claim_of(reply.get("coordination"), str(self.address))
         with owner._changed:
-            learnt = owner._take_sites(reply)
+            learnt = owner._take_sites(self, reply)
             self.asked_at = began
             owner._profile["distributed_system_id"] = owner._distributed_system_id
             lease_ms = reply.get("lease_ms")
@@ -608,7 +616,7 @@ class _Link:
         claim = claim_of(reply.get("coordination"), str(self.address))
         with owner._changed:
             self._digest, self.claim = _digest(reply), claim
-            learnt = owner._take_sites(reply)
+            learnt = owner._take_sites(self, reply)
             self.failures = 0
             # Otherwise the locator was restarted, or the lease has expired. The member joins again at once.
             self.joined = reply.get("known") is True

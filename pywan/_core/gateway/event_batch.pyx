@@ -23,62 +23,73 @@ cdef class AsyncEvent:
     @property
     def region(self):
         """The region's name."""
-        return region_name(self.record.region)
+        return region_name(head_of(self).region)
 
     @property
     def operation(self):
         """"create", "update" or "destroy"."""
-        return OPERATIONS[self.record.operation]
+        return OPERATIONS[head_of(self).operation]
 
     @property
     def key(self):
         """The key."""
-        return decode(self.record.key_form, wan_record_key(self.record), self.record.key_length)
+        return decode(head_of(self).key_form, wan_record_key(head_of(self)), head_of(self).key_length)
 
     @property
     def value(self):
         """The new value. None for a destroy."""
-        return decode(self.record.value_form, wan_record_value(self.record), self.record.value_length)
+        return decode(head_of(self).value_form, wan_record_value(head_of(self)), head_of(self).value_length)
 
     @property
     def callback_argument(self):
         """The caller's callback argument of the change. None: no argument."""
-        return decode(self.record.callback_form, wan_record_callback(self.record), self.record.callback_length)
+        return decode(head_of(self).callback_form, wan_record_callback(head_of(self)), head_of(self).callback_length)
 
     @property
     def creation_timestamp(self):
         """Milliseconds since 1970, by the clock of the site that made the event."""
-        return self.record.stamp >> 16
+        return head_of(self).stamp >> 16
 
     @property
     def origin_site(self):
         """The id of the site that made the event."""
-        return self.record.origin_site
+        return head_of(self).origin_site
 
     @property
     def possible_duplicate(self):
         """Whether the listener may have received the event before."""
-        return self.memory.repeated[self.place] != 0
+        return memory_of(self).repeated[self.place] != 0
 
     @property
     def event_id(self):
         """The event's identity, an `EventSequenceID`, the same at every site."""
         from pywan.events import EventSequenceID
-        return EventSequenceID(self.record.event_member, self.record.event_thread, self.record.event_sequence)
+        return EventSequenceID(head_of(self).event_member, head_of(self).event_thread, head_of(self).event_sequence)
 
     @property
     def partition(self):
         """The event's partition of the queue: the bucket, in a parallel queue."""
-        return self.memory.partitions[self.place]
+        return memory_of(self).partitions[self.place]
 
     @property
     def sequence(self):
         """The event's sequence in its partition. Sequences grow within a partition, and a repeat has the same
         sequence."""
-        return self.memory.sequences[self.place]
+        return memory_of(self).sequences[self.place]
 
     def __repr__(self):
         return f"<{self.operation} of {self.key!r:.80} in {self.region}>"
+
+
+cdef inline BatchMemory memory_of(AsyncEvent event):
+    if event.memory is None:
+        raise TypeError("the event was not initialised")
+    return event.memory
+
+
+cdef inline const wan_record *head_of(AsyncEvent event) except NULL:
+    memory_of(event)
+    return event.record
 
 
 cdef class BatchMemory:

@@ -96,6 +96,8 @@ cdef class ReceiverApply(ReceiverRounds):
             status = self.apply_told(core, record.region, &change, &from_, &outcome)
         if status == WAN_SLOW or (status == WAN_OK and outcome == WAN_ASK):
             self.untold = PROGRESS_RECORDS
+            if self.holds_gil and core.changelog != NULL:
+                self.end_callbacks()        # The change waits for replicas, and other changes go on meanwhile.
             result = self.apply_by_callbacks(record, partition, sequence, possible_duplicate)
             if result != NOT_PRIMARY:
                 return result
@@ -166,6 +168,10 @@ cdef class ReceiverApply(ReceiverRounds):
             return False
         if self.told.list_methods:
             self.told.lock.enter()
+            if core.changelog != NULL:      # Shared by now: changes wait for replicas, and no lock is held meanwhile.
+                self.told.lock.leave()
+                self.told = None
+                return False
             self.told.open_list()
             self.has_list = True
         self.told_core = core

@@ -183,10 +183,15 @@ cdef class BulkChange(BulkEntries):
         return True
 
     cdef int take(self, key, value) except -1:
+        cdef uint64_t packed
         if self.section.count == ROWS_PER_HOLD or self.bytes >= SECTION_BYTES:
             self.flush()
-        if self.may_wait and not self.is_alone and self.wait_in_section(key, value):
-            return 0
+        packed = self.tagged.used
+        # Callbacks may see what was stored before, and may change the caller's collection.
+        if self.may_wait and not self.is_alone and not self.state.seems_by_callbacks:
+            if self.wait_in_section(key, value):
+                return 0
+            self.tagged.used = packed
         self.flush()
         self.take_alone(key, value)
         return 0

@@ -2,6 +2,7 @@
 # The filters are called from here, under the region's callback lock, and no other lock is held meanwhile.
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
+from cpython.exc cimport PyErr_CheckSignals
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from pywan._core.c_base cimport *
 from pywan._core.c_record cimport *
@@ -319,4 +320,7 @@ cdef int64_t put_rows_filtered(CompiledRegion self, Column keys, Column values, 
             path.lock.leave()
     except (QueueFullError, DiskError, RegionNotFoundError) as error:
         raise type(error)(f"put_columns stopped at row {row}: {error} (the rows before were stored)") from error
+    PyErr_CheckSignals()            # Filters may be compiled too.
+    with nogil:
+        pass
     return row

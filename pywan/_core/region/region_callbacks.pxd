@@ -53,6 +53,7 @@ cdef class RegionCallbacks:
     cdef public object resolver
     cdef list listed                    # Events of the open list.
     cdef uint32_t lists                 # How many callers keep a list open.
+    cdef bint is_telling                # `tell_listed` runs.
 
     cdef EntryEvent event_for(self, const wan_change *change, const origin *from_)
     cdef int tell(self, EntryEvent event) except -1

@@ -39,20 +39,23 @@ cdef class EntryEvent:
                  bint is_origin_remote=False, int origin_site=0, event_id=(0, 0, 0), bint possible_duplicate=False):
         cdef encoded key_, old_, new_, argument_
         cdef wan_record *record
-        if self.record != NULL:
-            raise TypeError("an event does not change")
+        cdef uint32_t member, thread
+        cdef uint64_t sequence
+        member, thread, sequence = event_id
         number = OPERATIONS.index(operation)
         _key_holder = encode_key(key, &key_)
         _new_holder = encode(None if number == WAN_DESTROY else new_value, &new_)
         _argument_holder = encode(callback_argument, &argument_)
         _old_holder = encode(old_value, &old_)
+        if self.record != NULL:     # Behind the code of users that encodes values.
+            raise TypeError("an event does not change")
         event_allocate(self, wan_record_size(key_.length, new_.length, argument_.length, 0))
         record = wan_record_begin(<uint8_t *>self.record, self.bytes, &wan_no_head)
         record.key_length, record.key_form = <uint16_t>key_.length, key_.form
         record.value_length, record.value_form = new_.length, new_.form
         record.callback_length, record.callback_form = <uint16_t>argument_.length, argument_.form
         record.operation, record.origin_site = <uint8_t>number, <uint8_t>origin_site
-        record.event_member, record.event_thread, record.event_sequence = event_id
+        record.event_member, record.event_thread, record.event_sequence = member, thread, sequence
         record.flags = WAN_FLAG_REPEATED if possible_duplicate else 0
         wan_record_fill(<uint8_t *>record, key_.data, new_.data, argument_.data, NULL)
         if old_value is not None and not keep_old(&self.old, old_.data, old_.length, old_.form):
@@ -72,13 +75,13 @@ cdef class EntryEvent:
     @property
     def operation(self):
         """The operation: "create", "update" or "destroy"."""
-        return OPERATIONS[self.record.operation]
+        return OPERATIONS[head_of(self).operation]
 
     @property
     def key(self):
         """The key."""
         if self.seen_key is None:
-            self.seen_key = show(self.record.key_form, wan_record_key(self.record), self.record.key_length)
+            self.seen_key = show(head_of(self).key_form, wan_record_key(head_of(self)), head_of(self).key_length)
         return self.seen_key
 
     @property
@@ -91,41 +94,47 @@ cdef class EntryEvent:
     @property
     def new_value(self):
         """The value after the change. None for a destroy."""
-        if self.seen_new is None and self.record.operation != WAN_DESTROY:
-            self.seen_new = show(self.record.value_form, wan_record_value(self.record), self.record.value_length)
+        if self.seen_new is None and head_of(self).operation != WAN_DESTROY:
+            self.seen_new = show(head_of(self).value_form, wan_record_value(head_of(self)), head_of(self).value_length)
         return self.seen_new
 
     @property
     def callback_argument(self):
         """The object that the caller gave with the change."""
         if self.seen_argument is None:
-            self.seen_argument = show(self.record.callback_form, wan_record_callback(self.record),
-                                      self.record.callback_length)
+            self.seen_argument = show(head_of(self).callback_form, wan_record_callback(head_of(self)),
+                                      head_of(self).callback_length)
         return self.seen_argument
 
     @property
     def is_origin_remote(self):
         """Whether another site made the change."""
-        return self.record.origin_site != self.own_site
+        return head_of(self).origin_site != self.own_site
 
     @property
     def origin_site(self):
         """The id of the site that made the change."""
-        return self.record.origin_site
+        return head_of(self).origin_site
 
     @property
     def event_id(self):
         """The event's identity, an `EventSequenceID`. Filters and listeners get the same one, at every site."""
         from pywan.events import EventSequenceID
-        return EventSequenceID(self.record.event_member, self.record.event_thread, self.record.event_sequence)
+        return EventSequenceID(head_of(self).event_member, head_of(self).event_thread, head_of(self).event_sequence)
 
     @property
     def possible_duplicate(self):
         """Whether a listener may have been told of the change before, at this member or another one."""
-        return self.record.flags & WAN_FLAG_REPEATED != 0
+        return head_of(self).flags & WAN_FLAG_REPEATED != 0
 
     def __repr__(self):
         return f"<{self.operation} of {self.key!r:.80} in {getattr(self.face, 'name', '?')}>"
+
+
+cdef inline wan_record *head_of(EntryEvent event) except NULL:
+    if event.record == NULL:
+        raise TypeError("the event was not initialised")
+    return event.record
 
 
 cdef int event_allocate(EntryEvent event, uint64_t bytes) except -1:
@@ -215,6 +224,8 @@ cdef class CallbackLock:
         self.enter()
 
     def __exit__(self, kind, error, trace):
+        if self.depth == 0 or self.owner != <unsigned long>PyThread_get_thread_ident():
+            raise RuntimeError(f"region {self.region!r}: this thread does not hold the callback lock")
         self.leave()
 
 
@@ -261,6 +272,7 @@ cdef class RegionCallbacks:
 
     def tell_event(self, EntryEvent event not None):
         """Calls the listeners for an event. The caller holds the lock, unless members share the region."""
+        head_of(event)
         self.tell(event)
 
     cdef int tell(self, EntryEvent event) except -1:
@@ -268,10 +280,12 @@ cdef class RegionCallbacks:
         cdef Py_ssize_t n
         if self.list_methods:       # First: the change that a listener makes is behind this one.
             self.listed.append(event)
-        for n in range(0, len(methods), 2):
-            self.call(methods[n], methods[n + 1], event, event)
-        if self.listed and (self.lists == 0 or len(self.listed) >= EVENTS_TOGETHER):
-            self.tell_listed()
+        try:
+            for n in range(0, len(methods), 2):
+                self.call(methods[n], methods[n + 1], event, event)
+        finally:
+            if self.listed and (self.lists == 0 or len(self.listed) >= EVENTS_TOGETHER):
+                self.tell_listed()
         return 0
 
     cdef int call(self, object listener, object method, object argument, EntryEvent event) except -1:
@@ -281,7 +295,8 @@ cdef class RegionCallbacks:
             method(argument)
         except BaseException as error:
             self.log_listener_failure(error, listener, event, argument)
-        self.told = None
+        finally:
+            self.told = None
         return 0
 
     cdef int tell_list(self, list events) except -1:
@@ -297,11 +312,18 @@ cdef class RegionCallbacks:
         return 0
 
     cdef int tell_listed(self) except -1:
-        """Tells the events of the open list, and those that listeners make meanwhile."""
+        """Tells the events of the open list, and then those that listeners make meanwhile: every listener gets the lists
+        in one order."""
         cdef list events
-        while self.listed:
-            events, self.listed = self.listed, []
-            self.tell_list(events)
+        if self.is_telling:
+            return 0
+        self.is_telling = True
+        try:
+            while self.listed:
+                events, self.listed = self.listed, []
+                self.tell_list(events)
+        finally:
+            self.is_telling = False
         return 0
 
     cdef int close_list(self) except -1:

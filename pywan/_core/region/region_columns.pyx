@@ -152,16 +152,21 @@ cdef int64_t put_rows_by_callbacks(CompiledRegion self, Column key_column, Colum
         end = min(key_column.view.length, row + EVENTS_TOGETHER)
         callbacks = begin_list(self)
         try:
-            applied += put_some_by_callbacks(self, key_column, value_column, codes, stamps, row, end, failures)
+            applied += put_some_by_callbacks(self, key_column, value_column, codes, stamps, &row, end, failures,
+                                             callbacks is not None)
         finally:
             end_list(callbacks)
-        row = end
+        PyErr_CheckSignals()        # Listeners may be compiled too.
+        with nogil:
+            pass
     return applied
 
 
 cdef int64_t put_some_by_callbacks(CompiledRegion self, Column key_column, Column value_column, const uint8_t *codes,
-                                   const int64_t *stamps, int64_t row, int64_t end, list failures) except -1:
-    """Puts the rows from `row` up to `end`, as `put_rows_by_callbacks`."""
+                                   const int64_t *stamps, int64_t *row, int64_t end, list failures,
+                                   bint has_list) except -1:
+    """Puts the rows from *row up to `end`, as `put_rows_by_callbacks`. *row: the first row that was not made. Rows that
+    wait for replicas are not put while a list is open."""
     cdef const uint8_t *data
     cdef const uint8_t *value_data = NULL
     cdef uint32_t length, value_length = 0
@@ -169,25 +174,27 @@ cdef int64_t put_some_by_callbacks(CompiledRegion self, Column key_column, Colum
     cdef int64_t applied = 0
     cdef int wrong
     from pywan.errors import DiskError, QueueFullError, RegionNotFoundError
-    for row in range(row, end):
-        column_row(&key_column.view, row, &data, &length, &form)
-        operation = codes[row] if codes != NULL else WAN_UPDATE
+    while row[0] < end and not (has_list and self.region.changelog != NULL):
+        column_row(&key_column.view, row[0], &data, &length, &form)
+        operation = codes[row[0]] if codes != NULL else WAN_UPDATE
         value = None
         wrong = key_fault(data, length, form, False)
         if operation != WAN_DESTROY and value_column is not None and not wrong:
-            column_row(&value_column.view, row, &value_data, &value_length, &value_form)
+            column_row(&value_column.view, row[0], &value_data, &value_length, &value_form)
             if value_length > WAN_VALUE_BYTES_MAX:
                 wrong = 3
             else:
                 value = Encoded(value_form, PyBytes_FromStringAndSize(<const char *>value_data, value_length))
         if wrong:
-            failures.append((row, failure_text(wrong)))
+            failures.append((row[0], failure_text(wrong)))
+            row[0] += 1
             continue
         try:
             key = Encoded(form, PyBytes_FromStringAndSize(<const char *>data, length))
-            outcome = change_through_path(self, operation, key, value, None, stamps[row] if stamps != NULL else 0, NULL,
-                                          None)
+            outcome = change_through_path(self, operation, key, value, None, stamps[row[0]] if stamps != NULL else 0,
+                                          NULL, None)
         except (QueueFullError, DiskError, RegionNotFoundError) as error:
-            raise type(error)(f"put_columns stopped at row {row}: {error} (the rows before were stored)") from error
+            raise type(error)(f"put_columns stopped at row {row[0]}: {error} (the rows before were stored)") from error
         applied += outcome in ("created", "updated", "destroyed")
+        row[0] += 1
     return applied

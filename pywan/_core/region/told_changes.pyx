@@ -177,6 +177,9 @@ cdef RegionCallbacks begin_list(CompiledRegion self):
     if callbacks is None or not callbacks.list_methods or self.region.changelog != NULL:
         return None
     callbacks.lock.enter()
+    if self.region.changelog != NULL:   # Shared while this thread waited for the lock: changes wait for replicas.
+        callbacks.lock.leave()
+        return None
     callbacks.open_list()
     return callbacks
 

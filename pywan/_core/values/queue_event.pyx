@@ -35,9 +35,12 @@ cdef class GatewayQueueEvent:
 
     def __init__(self, str region not None, str operation not None, key, value, callback_argument, *,
                  creation_timestamp, origin_site, possible_duplicate=False, event_id=(0, 0, 0)):
-        self.record = make_record(
+        record = make_record(
             region, _operations.index(operation), encode_key_object(key), encode_object(value),
             encode_object(callback_argument), (creation_timestamp << 16, origin_site), origin_site, b"", event_id)
+        if self.record is not None:         # Another thread may be reading it.
+            raise TypeError("an event does not change")
+        self.record = record
         self.repeated, self.seen = possible_duplicate, 0
 
     @property
