@@ -97,6 +97,7 @@ FRESH_STARTS = {
     "test_fork_server",
     "test_lz4",
     "test_memory",
+    "test_nightly",
     "test_no_memory",
     "test_processes",
     "test_service",

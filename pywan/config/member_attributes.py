@@ -11,7 +11,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from os import PathLike
 from typing import Annotated, Any, Self
 
-from pywan.base.addresses import check_port
+from pywan.base.addresses import check_port, parse_locators
 from pywan.config.classes import to_callback_patterns
 from pywan.config.table import Attribute, Attributes, Row, table
 from pywan.config.values import MAX_WAIT_S, to_call_timeout, to_percent, to_wait_time
@@ -36,6 +36,13 @@ def _to_any_port(value: Any, what: str) -> int:
     return check_port(value, what, lowest=0)
 
 
+def _to_locators(value: Any, what: str) -> Any:
+    """Reads what is no text: a list of addresses is as good. The member parses what is one."""
+    if not isinstance(value, str):
+        parse_locators(value)
+    return value
+
+
 def _as_given(value: Any, what: str) -> Any:
     """Reads nothing: the part of the member that uses the value checks the value."""
     return value
@@ -45,7 +52,7 @@ def _as_given(value: Any, what: str) -> Any:
 class ServerOptions:
     """The attributes of a member that `start server` and properties can give too."""
 
-    locators: Annotated[str, Attribute("the site's locators: host[port], several with commas")]
+    locators: Annotated[str, Attribute("the site's locators: host[port], several with commas", read=_to_locators)]
     bind_address: Annotated[str, Attribute("where it listens, for control requests and clients' data")] = "127.0.0.1"
     port: Annotated[
         int,

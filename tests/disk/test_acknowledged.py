@@ -256,7 +256,7 @@ def test_what_is_acknowledged_is_there_when_the_power_goes(member, name):
 
 
 def test_the_table_has_every_operation_that_changes_a_region():
-    reads = {"get", "keys", "values", "items"}
+    reads = {"get", "get_all", "keys", "values", "items"}
     of_itself = {"alter", "add_listener", "wait_durable"}
     tested = {word.strip(",") for name in OPERATIONS for word in name.split()}
     for name in dir(Region):

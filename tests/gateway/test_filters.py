@@ -13,7 +13,7 @@ from pywan.gateway import dispatchers
 from pywan.region.region import core_of
 from pywan.testing.waiting import LIMIT_S, eventually
 
-ROWS = 60_000  # A call of so many takes long enough for something to happen amid it.
+ROWS = 300_000
 both = pytest.mark.parametrize("parallel", [False, True], ids=["serial", "parallel"])
 
 

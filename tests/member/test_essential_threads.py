@@ -170,6 +170,8 @@ BEGUN_AGAIN = {
     "replication/member_replicas.py": ["`replicas`"],
     "replication/peer.py": ["`replication link to MEMBER`", "`questions to MEMBER`"],
     "gateway/dispatchers.py": ["`sender-ID-N`"],
+    "gateway/remote_site.py": ["`remote site N`"],
+    "gateway/unresponsive_receivers.py": ["`receiver watch`"],
     "member/housekeeper.py": ["`NAME-housekeeping`"],
     "member/memory.py": ["`NAME-memory`"],
     "member/parked_events.py": ["`parked events`"],

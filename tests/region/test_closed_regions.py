@@ -24,6 +24,7 @@ CALLS = {
     "clear": lambda r: r.clear(),
     "destroy": lambda r: r.destroy("k"),
     "get": lambda r: r.get("k"),
+    "get_all": lambda r: r.get_all(["k"]),
     "invalidate": lambda r: r.invalidate("k"),
     "items": lambda r: list(r.items()),
     "keys": lambda r: list(r.keys()),

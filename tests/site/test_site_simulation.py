@@ -66,7 +66,7 @@ def test_a_run_is_the_same_in_a_process_with_other_hashes():
 import sys
 sys.path.insert(0, {str(TESTS)!r})
 from site_simulation.kinds import make_world
-world = make_world(57, "operators")
+world = make_world(1, "operators")
 world.run()
 print(*world.trace, sep="\\n")
 """

@@ -64,8 +64,8 @@ cdef struct asked_change:
     uint8_t operation           # The operation of the event, for the filters.
 
 
-cdef bint look(region_core *region, const wan_change *change, const origin *from_, asked_change *asked,
-               wan_outcome *outcome) noexcept nogil:
+cdef bint look_at_change(region_core *region, const wan_change *change, const origin *from_, asked_change *asked,
+                         wan_outcome *outcome) noexcept nogil:
     """Finds the operation of the change's event, and the queues whose filters are to be asked about it. False: the
     change has no effect, as *outcome says."""
     cdef wan_shard *shard = wan_table_shard(&region.table, change.hash)
@@ -73,6 +73,7 @@ cdef bint look(region_core *region, const wan_change *change, const origin *from
     cdef wan_change copy = change[0]        # The table may give the change a later stamp.
     outcome[0] = WAN_DESTROYED if change.operation == WAN_DESTROY else WAN_UPDATED
     asked.entered.count = 0
+    gil_may_go()
     wan_lock_take(&shard.lock)
     if region.stores:
         copy.absent_below = absent_below(region, change.flags)
@@ -81,10 +82,21 @@ cdef bint look(region_core *region, const wan_change *change, const origin *from
     if attached != NULL and attached.path == PATH_CALLBACKS and region.forwards:
         decide_enqueue(attached, from_, region.site, asked.decisions, &asked.entered)
     wan_lock_release(&shard.lock)
+    gil_back()
     asked.operation = (WAN_CREATE if outcome[0] == WAN_CREATED else WAN_UPDATE if outcome[0] == WAN_UPDATED
                        else WAN_DESTROY if outcome[0] == WAN_DESTROYED else change.operation)
     # WAN_SAME: the change was applied before, and may have to be forwarded again.
     return outcome[0] <= WAN_DESTROYED or outcome[0] == WAN_SAME
+
+
+cdef wan_status change_decided(region_core *region, wan_change *change, const origin *from_, const asked_change *asked,
+                               wan_outcome *outcome) noexcept nogil:
+    """Makes a change about which the filters have been asked."""
+    cdef wan_status status
+    gil_may_go()
+    status = region_change(region, change, from_, asked.decisions, outcome)
+    gil_back()
+    return status
 
 
 cdef GatewayQueueEvent event_of_change(const region_core *region, const wan_change *change, const origin *from_,
@@ -154,16 +166,12 @@ cdef bint make(CompiledRegion self, FilterPath path, wan_change *change, origin 
         # A sender may have started since the last look. Its filters are asked too: the event does not enter before.
         if self.region.changelog != NULL or self.region.closed:
             return False
-        gil_may_go()
-        has_effect = look(&self.region, change, from_, &asked, outcome)
-        gil_back()
+        has_effect = look_at_change(&self.region, change, from_, &asked, outcome)
         if not has_effect:
             return outcome[0] == WAN_MISSING
         if not ask(self, path, change, from_, &asked, values):
             return False
-        gil_may_go()
-        status = region_change(&self.region, change, from_, asked.decisions, outcome)
-        gil_back()
+        status = change_decided(&self.region, change, from_, &asked, outcome)
     if status == WAN_FULL and self.full_timeout_us and change.local:
         status = self.wait_for_room(change, from_, asked.decisions, NULL, outcome)
         if status == WAN_SLOW:
