@@ -89,7 +89,7 @@ cdef bint look_at_change(region_core *region, const wan_change *change, const or
     return outcome[0] <= WAN_DESTROYED or outcome[0] == WAN_SAME
 
 
-cdef wan_status change_decided(region_core *region, wan_change *change, const origin *from_, const asked_change *asked,
+cdef wan_status change_decided(region_core *region, wan_change *change, const origin *from_, asked_change *asked,
                                wan_outcome *outcome) noexcept nogil:
     """Makes a change about which the filters have been asked."""
     cdef wan_status status

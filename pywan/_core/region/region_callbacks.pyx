@@ -312,7 +312,7 @@ cdef class RegionCallbacks:
         return 0
 
     cdef int tell_listed(self) except -1:
-        """Tells the events of the open list, and then those that listeners make meanwhile: every listener gets the lists
+        """Tells the events of the open list, and then those that listeners make meanwhile: each listener gets the lists
         in one order."""
         cdef list events
         if self.is_telling:
