@@ -27,7 +27,7 @@ from pywan.disk.salvage import salvage_store
 from pywan.errors import BatchError, DiskError, SerializationError
 from pywan.region.region import core_of
 from pywan.testing.waiting import eventually
-from support.log_format import LOGGED, seal_block
+from support.log_format import BLOCK, LOGGED, seal_block
 from support.records import make_batch, make_record
 from support.tree import ROOT
 
@@ -722,7 +722,8 @@ def forge(folder, stand_in, form, key):
     """
     for file in folder.glob("*.seg"):
         data = bytearray(file.read_bytes())
-        at = data.find(stand_in + b"2")
+        first = data.find(b"PWBK")  # The head of the segment has random bytes.
+        at = data.find(stand_in + b"2", first + BLOCK.size) if first >= 0 else -1
         if at < 0:
             continue
         data[at : at + len(key)] = key
