@@ -41,7 +41,7 @@ PROGRAMS = {
     "compare": Program(
         "compare.py", 15, "by hand", (str(HERE.parent), "--smallest", "--only", "put", "latency", "stored", "lz4")
     ),
-    "pieces": Program("test_pieces.py", 16),
+    "pieces": Program("test_pieces.py", 31),
     "async_queue": Program("bench_async_queue.py", 3),
     "calls": Program("bench_calls.py", 4),
     "coordination": Program("bench_coordination.py", 7, "long"),
