@@ -96,3 +96,13 @@ def test_a_cache_xml_gives_what_neither_program_nor_command_gives():
     attributes = MemberAttributes.make("m", locators="h[1]", eviction_heap_percentage=30)
     filled = attributes.filled(parse_bytes(xml).member)
     assert (filled.critical_heap_percentage, filled.eviction_heap_percentage) == (60.5, 30)
+
+
+def test_an_argument_too_many_without_a_name_is_refused():
+    with pytest.raises(TypeError, match="2 arguments without names; only name"):
+        pywan.Cache("m", "second", locators="127.0.0.1[1]")
+
+
+def test_locators_may_be_a_list_of_addresses():
+    given = ["127.0.0.1[1]", "127.0.0.1[2]"]
+    assert MemberAttributes.make("m", locators=given).locators == given

@@ -6,6 +6,7 @@ import time
 import pytest
 
 import pywan
+from pywan.errors import IllegalStateError
 from pywan.gateway import remote_site
 from pywan.gateway.remote_site import RemoteSite, RemoteSites
 from pywan.testing.fault_proxy import FaultProxy
@@ -223,3 +224,50 @@ def test_a_prober_ends_with_the_last_sender_and_a_site_whose_locators_are_learnt
         each.thread.join(LIMIT_S)
         assert not each.thread.is_alive()
     site.join(LIMIT_S)
+
+
+@pytest.mark.usefixtures("no_thread_left")
+def test_a_sender_that_is_refused_for_itself_holds_no_other_one_back():
+    """The probes are made as one waiting sender after the other."""
+    site = RemoteSite(Reached(1), 2)
+    refused(site, 1)
+    first = Sender(site, 1)
+    eventually(lambda: first.asked)
+    second = Sender(site)
+    for each in (first, second):
+        each.thread.join(LIMIT_S)
+        assert not each.thread.is_alive()
+    assert len(second.asked) == 1 and site.reason is None
+    site.join(LIMIT_S)
+
+
+@pytest.mark.usefixtures("no_thread_left")
+def test_a_short_retry_interval_brings_no_flood_of_questions():
+    other_sites = Reached()
+    site = RemoteSite(other_sites, 2)
+    site.note_unreachable("away")
+    began = time.monotonic()
+    sender = Sender(site, retry_s=0.001)
+    eventually(lambda: other_sites.asked >= 6)
+    assert time.monotonic() - began >= 5 * remote_site.APART_S
+    sender.stopping.set()
+    site.shut()
+    sender.thread.join(LIMIT_S)
+    site.join(LIMIT_S)
+
+
+def test_a_sender_without_a_thread_for_its_prober_tries_again_after_pauses(network, monkeypatch):
+    asked: list[float] = []
+
+    def no_thread(what, name, run, *given):
+        asked.append(time.monotonic())
+        raise IllegalStateError(f"{what}: the system has no thread now")
+
+    monkeypatch.setattr(remote_site, "start_essential", no_thread)
+    ny = network.site("ny")
+    sender = ny.send_to("ln", retry_interval_ms=100, dispatcher_threads=1)
+    eventually(lambda: len(asked) >= 8)
+    assert asked[7] - asked[3] >= 4 * 0.09
+    assert "has no thread" in sender.lag()["cause"] or sender.is_running
+    monkeypatch.undo()
+    eventually(lambda: any(name == "remote site 2" for name in threads_by_name()))

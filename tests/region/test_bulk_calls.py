@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import collections
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -412,3 +414,42 @@ def test_get_all_raises_what_get_raises(is_shared: bool, shared: tuple[list[Any]
     ):
         with pytest.raises(error):
             face.get_all(keys_)
+
+
+def test_a_dict_that_a_listener_clears_is_put_as_far_as_a_loop_puts_it(network: Any) -> None:
+    """The listener is called between entries, as in a loop."""
+
+    class Clears(pywan.CacheListener):
+        def after_create(self, event: Any) -> None:
+            if event.key == 5:
+                entries.clear()
+
+    ny = network.site("ny")
+    entries = dict.fromkeys(range(MANY), b"v")
+    region = ny.cache.create_region("cleared", type="REPLICATE")
+    region.add_listener(Clears())
+    with pytest.raises(RuntimeError, match="changed size"):
+        region.put_all(entries)
+    assert sorted(region) == [0, 1, 2, 3, 4, 5]
+
+
+def test_keys_that_are_encoded_twice_take_no_memory_for_each_entry() -> None:
+    program = """
+import resource
+from pywan import _core, serializers
+
+class Registered: pass
+
+def peak():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+serializers.register_serializer(Registered, lambda value: b"v", lambda data: Registered(), name="test-peak")
+region = _core.RegionFace(_core.RegionCore("r", _core.Clock(), site=1, member=1))
+key, value = (1, "x" * 3000), Registered()
+region.put_all([(key, value)] * 1000)
+before = peak()
+region.put_all([(key, value)] * 60_000)
+print(peak() - before)
+"""
+    grown_kb = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert int(grown_kb) < 30_000  # The keys alone have 180 MB.

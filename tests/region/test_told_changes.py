@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 import logging
+import operator
+import os
+import signal
 import threading
 from typing import Any
 
+import numpy as np
 import pytest
 
-from pywan import CacheListener, GatewayConflictResolver
+from pywan import CacheListener, GatewayConflictResolver, GatewayEventFilter, _core
 from pywan.errors import IllegalStateError
 from pywan.events import EntryEvent
 from pywan.region.callback_path import CallbackPath
@@ -326,3 +330,107 @@ class WithoutSendersOf:
 
     def settle(self) -> None:
         eventually(lambda: not any(len(each._core.queue) for each in self._senders))
+
+
+def test_every_listener_gets_the_lists_in_the_order_of_the_changes(sites):
+    """Also where a listener changes the region while the next listener has not heard yet."""
+    ny, _ln = sites
+    first = ListHearer(lambda events: events[0].key == "k1" and ny.data.put("k2", 2))
+    second = ListHearer()
+    ny.data.add_listener(first)
+    ny.data.add_listener(second)
+    ny.data.put("k1", 1)
+    assert first.keys() == second.keys() == ["k1", "k2"]
+
+
+def test_a_listener_that_ctrl_c_ends_leaves_no_event_untold(sites):
+    def interrupt(event: EntryEvent) -> None:
+        raise KeyboardInterrupt
+
+    ny, _ln = sites
+    lists = ListHearer()
+    ny.data.add_listener(Hearer(interrupt))
+    ny.data.add_listener(lists)
+    with pytest.raises(KeyboardInterrupt):
+        ny.data.put("k", 1)
+    assert lists.keys() == ["k"]
+
+
+@pytest.mark.parametrize("kind", [EntryEvent, _core.AsyncEvent, _core.GatewayQueueEvent])
+def test_an_event_that_was_not_initialised_says_so(kind):
+    event = kind.__new__(kind)
+    for name in ("key", "operation", "origin_site", "callback_argument", "event_id"):
+        with pytest.raises(TypeError, match="not initialised"):
+            getattr(event, name)
+    with pytest.raises(TypeError, match="not initialised"):
+        repr(event)
+
+
+def test_an_event_does_not_change_by_a_second_init_and_a_failed_one_leaves_it_empty():
+    made = EntryEvent("r", "create", "k", None, 1)
+    with pytest.raises(TypeError, match="does not change"):
+        made.__init__("r", "create", "other")
+    assert made.key == "k"
+    empty = EntryEvent.__new__(EntryEvent)
+    with pytest.raises(TypeError):
+        empty.__init__("r", "create", "k", None, b"v" * 50, None, False, 0, None)
+    with pytest.raises(TypeError, match="not initialised"):
+        _ = empty.new_value
+    queued = _core.GatewayQueueEvent("r", "create", "k", 1, None, creation_timestamp=0, origin_site=1)
+    with pytest.raises(TypeError, match="does not change"):
+        queued.__init__("r", "create", "other", 1, None, creation_timestamp=0, origin_site=1)
+    assert queued.key == "k"
+
+
+def test_a_callback_lock_that_this_thread_does_not_hold_is_not_released():
+    lock = _core.CallbackLock("data")
+    with pytest.raises(RuntimeError, match="does not hold"):
+        lock.__exit__(None, None, None)
+    with lock:
+        failed: list[Exception] = []
+
+        def release() -> None:
+            try:
+                lock.__exit__(None, None, None)
+            except RuntimeError as error:
+                failed.append(error)
+
+        thread = threading.Thread(target=release)
+        thread.start()
+        thread.join(LIMIT_S)
+        assert len(failed) == 1
+
+
+class Filters(GatewayEventFilter):
+    """Lets nothing into the queue, without a line of Python."""
+
+    before_enqueue = staticmethod(operator.not_)
+
+
+class Listens(CacheListener):
+    """Hears without a line of Python."""
+
+    after_create = staticmethod(operator.truth)
+
+
+@pytest.mark.parametrize("has_filter", [True, False])
+def test_ctrl_c_ends_columns_whose_callbacks_are_compiled_too(network, has_filter):
+    ny, _ln = network.mesh("ny ln", **ONE_DISPATCHER)
+    rows = 1_000_000
+    if has_filter:
+        ny.sender("ln").alter(gateway_event_filters=[Filters()])
+    else:
+        ny.data.add_listener(Listens())
+    seen = threading.Event()
+
+    def interrupt() -> None:
+        eventually(lambda: len(ny.data) > 1000)
+        seen.set()
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        ny.data.put_columns(np.arange(rows), np.arange(rows))
+    thread.join(LIMIT_S)
+    assert seen.is_set() and 1000 < len(ny.data) < rows

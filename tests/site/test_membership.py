@@ -247,3 +247,14 @@ def test_a_member_keeps_a_lease_that_is_shorter_than_its_heartbeat():
         deadline = time.monotonic() + 1.5  # Seven leases, and one heartbeat as it is without that.
         eventually(lambda: seen.append(len(locator.members())) or time.monotonic() > deadline, what="the time")
         assert set(seen) == {1}
+
+
+def test_a_site_that_one_locator_knows_stays_known_when_another_one_does_not_know_it(sites):
+    """A locator sends its list only when it changes."""
+    ny, ln = sites
+    with locator("other", 1) as other, member("server", ny) as server:
+        assert server.remote_locators(2) == [ln.address]
+        with server._changed:
+            server._add_link(other.address)
+        eventually(lambda: [each["name"] for each in other.members()] == ["server"])
+        assert server.remote_locators(2) == [ln.address]
