@@ -64,7 +64,7 @@ def difference(now: Spent, before: Spent, by: float) -> Spent:
 
 
 def rest_ms(site: RegionSite, seconds: float) -> float:
-    """What a member takes at rest, in a second."""
+    """Returns the processor time of a second in which a member is at rest."""
     time.sleep(seconds / 2)
     before = site.spent_ms()
     time.sleep(seconds)

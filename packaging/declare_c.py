@@ -86,7 +86,7 @@ class Refused(Exception):
 
 
 class Declarer:
-    """What was declared so far, of all headers."""
+    """The declarations of all headers so far."""
 
     def __init__(self, structs):
         self.home = dict.fromkeys([*KNOWN, *STDINT], "")  # By type: the folder that declares it.

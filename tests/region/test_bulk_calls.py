@@ -335,7 +335,8 @@ def test_ctrl_c_ends_a_long_call_and_other_threads_run_meanwhile() -> None:
     try:
         with pytest.raises(KeyboardInterrupt):
             began.set()
-            bulk.face.put_all(entries)
+            while True:  # A busy machine may end the first call before the thread runs.
+                bulk.face.put_all(entries)
     finally:
         thread.join(LIMIT_S)
     assert bulk.core.get(7) < count - 1

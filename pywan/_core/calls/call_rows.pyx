@@ -33,7 +33,7 @@ cdef struct section:
 cdef class RowCalls(BulkEntries):
     """The rows of a bulk call. Rows of a bucket keep their order."""
     cdef CallRoute route
-    cdef uint8_t operation          # Of all entries.
+    cdef uint8_t operation          # The operation of all entries.
     cdef object callback_argument   # The same.
     cdef readonly list refused      # (row, reason) of the entries that cannot be encoded.
     cdef section *sections          # By bucket.

@@ -45,8 +45,8 @@ cdef class BulkChange(BulkEntries):
     cdef object callback_argument
     cdef bytes callback_argument_bytes
     cdef encoded callback
-    cdef bulk_result result         # Of the section.
-    cdef uint64_t bytes             # Of keys and values in the section.
+    cdef bulk_result result         # The result of the section.
+    cdef uint64_t bytes             # The bytes of keys and values in the section.
     cdef int64_t applied
     cdef list failures              # (entry, reason)
 
